@@ -1,0 +1,1 @@
+"""Offline batch inference with language models: a file of requests in, Arrow files out."""

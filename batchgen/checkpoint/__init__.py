@@ -1,0 +1,1 @@
+"""Models on this disk: found, fetched, and brought into one form."""

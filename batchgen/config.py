@@ -1,0 +1,98 @@
+"""Settings, checked and frozen. The command line, the environment and a configuration file all end here."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+__all__ = ["EngineConfig", "InputConfig", "JobConfig", "ModelConfig", "OutputConfig"]
+
+Dtype = Literal["auto", "float32"]
+Quantization = Literal["none", "auto", "int8"]
+LoadFormat = Literal["auto", "dummy"]
+Kernels = Literal["auto", "native", "torch"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelConfig:
+    """Which model, and which of its parts are replaced."""
+
+    model: str | None = None
+    """A folder, a GGUF file, a hub id (with `@revision`) or an alias; None: what the lines name, else the default."""
+    tokenizer: str | None = None
+    """A folder or hub id to take the tokenizer from; None: the model's."""
+    revision: str | None = None
+    chat_template: str | None = None
+    """A file with a Jinja template, or the template itself."""
+    generation_config: str = "auto"
+    """`auto`: the model's; `none`: ignore it; else a folder."""
+    load_format: LoadFormat = "auto"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineConfig:
+    """How the engine runs."""
+
+    dtype: Dtype = "auto"
+    quantization: Quantization = "none"
+    max_model_len: int | None = None
+    """Tokens of prompt and output together; None: the model's context length."""
+    max_num_seqs: int = 128
+    max_num_batched_tokens: int = 1024
+    block_size: int = 16
+    kv_cache_memory: int | None = None
+    """Bytes for keys and values; None: a share of what is free."""
+    enable_prefix_caching: bool = True
+    seed: int = 0
+    """The run's seed: requests without one derive theirs from it and their custom_id."""
+    threads: int | None = None
+    """None: the cores that this process may use."""
+    kernels: Kernels = "auto"
+    """`native`, `torch` (the reference), or `auto`: native where it can run."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InputConfig:
+    """Where requests come from and how rows become requests."""
+
+    input_file: str
+    """A path, `-` for standard input, or an fsspec address."""
+    messages_column: str = "messages"
+    prompt_column: str | None = None
+    prompt_template: str | None = None
+    system_prompt: str | None = None
+    id_column: str | None = None
+    lenient: bool = False
+    """Accept unknown parameters with a warning instead of an error row."""
+    ignore_request_model: bool = False
+    window: int = 16384
+    """Requests held in memory at once, and so the span within which they are ordered."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OutputConfig:
+    """Where results go."""
+
+    output_file: str
+    """A folder, or a `.jsonl`, `.parquet` or `.arrow` file, or `-`."""
+    error_file: Path | None = None
+    order: Literal["input", "completion"] = "input"
+    response_as: Literal["json", "string"] = "json"
+    overwrite: bool = False
+    rows_per_shard: int = 10_000
+    seconds_per_shard: float = 30.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobConfig:
+    """A whole `run-batch`."""
+
+    model: ModelConfig
+    engine: EngineConfig
+    input: InputConfig
+    output: OutputConfig
+    max_failed: str | None = None
+    """`N` or `P%`: more failed rows than that end with exit code 3; None: only if all rows failed."""
+    strict: bool = False
+    """End with exit code 4, before any work, if a line is invalid."""

@@ -1,0 +1,1 @@
+"""The mind of the engine: sequences, blocks, scheduling. Standard library only."""

@@ -1,0 +1,1 @@
+"""Files: readers of requests, writers of results."""

@@ -1,0 +1,1 @@
+"""Request lines in, result rows out."""

@@ -1,0 +1,93 @@
+"""A request after its line was read and checked, before defaults, template and tokenizer were applied."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+
+from batchgen.protocol.faults import RowFault
+
+__all__ = ["ChatPrompt", "Endpoint", "GenRequest", "Prompt", "RawRow", "SamplingRequest", "TextPrompt", "TokenPrompt"]
+
+
+class Endpoint(StrEnum):
+    """The urls that a line may name."""
+
+    CHAT = "/v1/chat/completions"
+    COMPLETIONS = "/v1/completions"
+
+
+@dataclass(frozen=True, slots=True)
+class RawRow:
+    """One row of the input as a reader found it: either `data` or `fault`, never both."""
+
+    line: int
+    """1-based line or row of the input; the first row of a file without line structure is 1."""
+    data: Mapping[str, Any] | None
+    """The request object, in batch form."""
+    fault: RowFault | None = None
+    extra: Mapping[str, Any] = field(default_factory=dict)
+    """Columns of the input that are passed through to the result."""
+
+
+@dataclass(frozen=True, slots=True)
+class ChatPrompt:
+    """Messages for the model's chat template."""
+
+    messages: tuple[Mapping[str, Any], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class TextPrompt:
+    """Text, tokenised with the model's special tokens as its tokenizer adds them."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class TokenPrompt:
+    """Token ids, used as they are."""
+
+    ids: tuple[int, ...]
+
+
+Prompt = ChatPrompt | TextPrompt | TokenPrompt
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SamplingRequest:
+    """Sampling settings as the request sent them; None is "not sent", so that the model's defaults can apply."""
+
+    max_tokens: int | None = None
+    temperature: float | None = None
+    top_p: float | None = None
+    top_k: int | None = None
+    """0 and -1 mean all, as in vLLM."""
+    min_p: float | None = None
+    seed: int | None = None
+    stop: tuple[str, ...] = ()
+    stop_token_ids: tuple[int, ...] = ()
+    ignore_eos: bool = False
+    include_stop_str_in_output: bool = False
+    skip_special_tokens: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GenRequest:
+    """One checked request."""
+
+    custom_id: str
+    line: int
+    """1-based line of the input."""
+    endpoint: Endpoint
+    model: str | None
+    """The model that the line names, None where it names none."""
+    prompts: tuple[Prompt, ...]
+    """At least one; a chat request has exactly one."""
+    n: int = 1
+    """Samples for each prompt. Choice index = prompt index * n + sample index."""
+    sampling: SamplingRequest = SamplingRequest()
+    extra: Mapping[str, Any] = field(default_factory=dict)
+    """Pass-through columns of the input row."""

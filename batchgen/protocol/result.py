@@ -1,0 +1,59 @@
+"""What becomes of a request: a completion, and the row that is written for it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from batchgen.protocol.faults import RowFault
+from batchgen.protocol.request import GenRequest
+
+__all__ = ["Choice", "Completion", "ResultRow"]
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """One generated answer."""
+
+    index: int
+    text: str
+    finish_reason: str
+    """stop or length."""
+    completion_tokens: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Completion:
+    """All answers to one request."""
+
+    request: GenRequest
+    model: str
+    """Name of the model that answered."""
+    choices: tuple[Choice, ...]
+    """In index order."""
+    prompt_tokens: int
+    """Over all prompts, each counted once."""
+    cached_tokens: int
+    """Prompt tokens found in the cache, counted for the first sample of each prompt."""
+    effective: Mapping[str, Any] = field(default_factory=dict)
+    """Values that differ from what was sent."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResultRow:
+    """One row of the output; the columns of `batchgen.io.schema`."""
+
+    custom_id: str | None
+    """None only for a line in which no custom_id could be found."""
+    line: int
+    status_code: int
+    text: str | None = None
+    finish_reason: str | None = None
+    prompt_tokens: int | None = None
+    completion_tokens: int | None = None
+    cached_tokens: int | None = None
+    error: RowFault | None = None
+    response: Mapping[str, Any] | None = None
+    """The whole response body in the shape of the endpoint; for a refused request the error body."""
+    extra: Mapping[str, Any] = field(default_factory=dict)

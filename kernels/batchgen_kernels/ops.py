@@ -1,0 +1,233 @@
+"""The seam between a decoder and the kernels that compute it.
+
+A decoder is recorded once, at load, as a `Program`: a straight list of ops over bound buffers. Each step replays it
+over one ragged `Batch`. Three programs exist or will exist behind this one interface: plain torch
+(`reference.TorchProgram`, the oracle), native code for the CPU (`cpu.NativeProgram`), and Triton for GPUs.
+
+Symbols in shapes: T tokens of a step, S sequences, R rows whose next token is wanted, H hidden width, V vocabulary,
+Hq query heads, Hk key/value heads, D head size.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+from typing import Literal, Protocol
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+__all__ = [
+    "Activation",
+    "Batch",
+    "Buffer",
+    "Extent",
+    "KVCache",
+    "LinearWeight",
+    "Operand",
+    "Precision",
+    "Program",
+    "RotaryTable",
+    "SamplingRows",
+    "Shape",
+]
+
+Activation = Literal["silu", "gelu_tanh"]
+Precision = Literal["float32", "int8"]
+"""How a linear computes. int8: weights per output channel, activations per token after a block Hadamard rotation of
+64 over K, int32 sums."""
+
+
+class Extent(Enum):
+    """Which count of a batch is the leading dimension of a buffer."""
+
+    TOKENS = "tokens"
+    ROWS = "rows"
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """Upper bounds of every batch, for the sizes of workspaces and of the KV cache."""
+
+    max_tokens: int
+    max_seqs: int
+    """Also the bound of R."""
+    num_blocks: int
+    block_size: int
+    max_blocks_per_seq: int
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """One step's ragged batch. All arrays are C-contiguous int32."""
+
+    tokens: npt.NDArray[np.int32]
+    """[T] token ids, sequence after sequence."""
+    positions: npt.NDArray[np.int32]
+    """[T] position of each token in its sequence."""
+    slots: npt.NDArray[np.int32]
+    """[T] block id * block_size + offset: where the token's key and value go."""
+    query_start: npt.NDArray[np.int32]
+    """[S + 1] sequence s owns tokens [query_start[s], query_start[s + 1])."""
+    context_lens: npt.NDArray[np.int32]
+    """[S] positions [0, context_lens[s]) are in the cache once this step's keys are written; the last token of
+    sequence s has position context_lens[s] - 1."""
+    block_tables: npt.NDArray[np.int32]
+    """[S, W] block ids, padded with 0; entry p // block_size holds position p."""
+    rows: npt.NDArray[np.int32]
+    """[R] indices into T, ascending: the tokens after which a next token is wanted. May be empty."""
+
+
+@dataclass(frozen=True, slots=True)
+class SamplingRows:
+    """How to choose the next token of each row: one entry a row, all [R]."""
+
+    temperature: npt.NDArray[np.float32]
+    """0 is greedy."""
+    top_k: npt.NDArray[np.int32]
+    """V where all tokens are kept."""
+    top_p: npt.NDArray[np.float32]
+    min_p: npt.NDArray[np.float32]
+    seed: npt.NDArray[np.uint64]
+    position: npt.NDArray[np.int64]
+    """Position of the token to be drawn: with the seed the counter of the draw."""
+
+
+class Buffer(Protocol):
+    """A float32 workspace [max_tokens or max_rows, width]."""
+
+    @property
+    def width(self) -> int: ...
+
+    def numpy(self, count: int) -> npt.NDArray[np.float32]:
+        """A view of the first `count` rows, [count, width]; valid until the next run."""
+        ...
+
+
+class Operand(Protocol):
+    """The left side of a linear, [max_tokens or max_rows, K], in the form that the linear's precision wants: float32,
+    or rotated int8 with one scale a row. Written by norm, gated and attention, which quantise on the way."""
+
+    @property
+    def width(self) -> int: ...
+
+
+class LinearWeight(Protocol):
+    """A packed weight [N, K] with an optional bias [N]."""
+
+    @property
+    def in_features(self) -> int: ...
+
+    @property
+    def out_features(self) -> int: ...
+
+
+class KVCache(Protocol):
+    """Keys and values of one layer for all blocks, in the layout that the attention op reads."""
+
+
+class RotaryTable(Protocol):
+    """Cosines and sines [max positions, D / 2], float32."""
+
+
+class Program(Protocol):
+    """Records the ops of one decoder and replays them.
+
+    Methods up to `gather` record; nothing is computed before `run`. Tensors given to the recorder are copied or packed
+    into the program's own form; the caller may drop them.
+    """
+
+    # -- storage ---------------------------------------------------------------------------------------------------
+
+    def buffer(self, width: int, extent: Extent) -> Buffer:
+        """A float32 workspace of `width` columns."""
+        ...
+
+    def operand(self, width: int, extent: Extent, precision: Precision) -> Operand:
+        """A workspace for the left side of linears with K = `width`. int8 needs width % 64 == 0."""
+        ...
+
+    def linear_weight(self, weight: torch.Tensor, bias: torch.Tensor | None, precision: Precision) -> LinearWeight:
+        """Pack a weight [N, K] (float32 or bfloat16) and a bias [N]."""
+        ...
+
+    def kv_cache(self, num_kv_heads: int, head_dim: int) -> KVCache:
+        """Key and value storage of one layer."""
+        ...
+
+    def rotary_table(self, cos: torch.Tensor, sin: torch.Tensor) -> RotaryTable:
+        """A table of [positions, D / 2] float32 cosines and sines, any scaling already applied."""
+        ...
+
+    # -- ops, in recording order -----------------------------------------------------------------------------------
+
+    def embed(self, table: torch.Tensor, scale: float, out: Buffer) -> None:
+        """out[t] = table[tokens[t]] * scale. table [V, H] float32 or bfloat16."""
+        ...
+
+    def norm(self, x: Buffer, weight: torch.Tensor, eps: float, out: Operand) -> None:
+        """RMSNorm: out[t] = x[t] / sqrt(mean(x[t]**2) + eps) * weight. weight [H] float32.
+
+        Zhang and Sennrich, 2019. For models that store weight - 1 the caller adds the one.
+        """
+        ...
+
+    def norm_add(self, x: Buffer, weight: torch.Tensor, eps: float, residual: Buffer) -> None:
+        """residual[t] += RMSNorm(x[t]), the sandwich norm of Gemma 3."""
+        ...
+
+    def linear(self, x: Operand, weight: LinearWeight, out: Buffer) -> None:
+        """out = x @ weight.T + bias."""
+        ...
+
+    def linear_add(self, x: Operand, weight: LinearWeight, residual: Buffer) -> None:
+        """residual += x @ weight.T + bias."""
+        ...
+
+    def rotate_store(
+        self,
+        qkv: Buffer,
+        cache: KVCache,
+        rotary: RotaryTable,
+        q_norm: torch.Tensor | None,
+        k_norm: torch.Tensor | None,
+        eps: float,
+    ) -> None:
+        """Split qkv [T, (Hq + 2 Hk) D] into queries, keys and values; RMSNorm queries and keys per head where weights
+        [D] are given; rotate both (RoPE, Su et al. 2021, half-split pairs d and d + D/2); write keys and values to the
+        cache at `slots`; leave the rotated queries in qkv's first Hq D columns."""
+        ...
+
+    def attention(self, qkv: Buffer, cache: KVCache, scale: float, window: int | None, out: Operand) -> None:
+        """Causal attention of each token over its own sequence's cached positions, heads grouped Hq / Hk to one.
+
+        A token at position p sees positions [0, p], with a window [max(0, p - window + 1), p].
+        Scores are q.k * scale. out [T, Hq D]. Hq follows from out's width.
+        """
+        ...
+
+    def gated(self, gate_up: Buffer, activation: Activation, out: Operand) -> None:
+        """out = act(gate) * up, gate_up [T, 2 F] with gate in the first F columns, out [T, F]."""
+        ...
+
+    def gather(self, x: Buffer, out: Buffer) -> None:
+        """out[r] = x[rows[r]]; x over tokens, out over rows."""
+        ...
+
+    # -- replay ----------------------------------------------------------------------------------------------------
+
+    def run(self, batch: Batch) -> None:
+        """Compute all recorded ops for this batch."""
+        ...
+
+    def sample(self, logits: Buffer, rows: SamplingRows) -> npt.NDArray[np.int32]:
+        """Choose one token a row from logits [R, V], as int32 [R].
+
+        Greedy: the arg-max, the lowest id on a tie. Otherwise: z = logits / temperature; keep the top_k largest z
+        (ties at the edge: lower ids first), of these the shortest prefix in order of falling probability whose sum
+        reaches top_p, of these the tokens with p >= min_p * max p; then the arg-max of z + g over the kept tokens,
+        where g = -log(-log(u)) (Gumbel-max: an exact draw from the softmax) and u in (0, 1) comes from
+        Philox4x32-10 (Salmon et al., 2011) with key = seed and counter = (position, token id // 4), word token id % 4.
+        """
+        ...
