@@ -1,0 +1,42 @@
+// Views that the ops work on. Nothing here owns memory. All arrays are row-major; T, S, R as in batchgen_kernels/ops.py.
+#pragma once
+
+#include <cstdint>
+
+namespace batchgen {
+
+// One step's ragged batch: the arrays of ops.Batch.
+struct BatchView {
+    int tokens_count;             // T
+    int sequences;                // S
+    int rows_count;               // R
+    int table_width;              // W
+    const int32_t* tokens;        // [T]
+    const int32_t* positions;     // [T]
+    const int32_t* slots;         // [T]
+    const int32_t* query_start;   // [S + 1]
+    const int32_t* context_lens;  // [S]
+    const int32_t* block_tables;  // [S, W]
+    const int32_t* rows;          // [R]
+};
+
+// The left side of a linear. Exactly one form is present: f32, or u8 with scale.
+struct OperandView {
+    int width;       // K
+    float* f32;      // [rows, K] or null
+    uint8_t* u8;     // [rows, K] or null: round(rotated / scale) + 128
+    float* scale;    // [rows] with u8
+};
+
+// Keys and values of one layer. A block's keys lie transposed, so that one vector holds one component of many
+// positions and scores need no horizontal sums; its values lie position by position.
+struct CacheView {
+    int num_blocks;
+    int block_size;
+    int kv_heads;   // Hk
+    int head_dim;   // D
+    float* keys;    // [num_blocks, Hk, D, block_size]
+    float* values;  // [num_blocks, Hk, block_size, D]
+};
+
+}  // namespace batchgen
