@@ -1,0 +1,140 @@
+"""Help text, short names and checks of the flags, by configuration class and field."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any, Literal
+
+from batchgen.config import EngineConfig, InputConfig, JobConfig, ModelConfig, OutputConfig
+
+__all__ = ["FLAGS", "Flag", "StreamConfig"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StreamConfig:
+    """What goes to standard error."""
+
+    quiet: bool = False
+    log_format: Literal["text", "json"] = "text"
+    log_level: Literal["debug", "info", "warning", "error"] = "info"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Flag:
+    """What a configuration field does not say about its flag."""
+
+    help: str
+    names: tuple[str, ...] = ()
+    """Empty: `--field-name`, for a bool also `--no-field-name`."""
+    minimum: float | None = None
+    parser: Callable[[Any], Any] | None = None
+    metavar: str | None = None
+
+
+def byte_size(value: str | int) -> int:
+    """Bytes of a size such as `4GiB`, `500MB` or `1073741824`."""
+    from pydantic import ByteSize, TypeAdapter, ValidationError
+
+    try:
+        size = TypeAdapter(ByteSize).validate_python(value)
+    except ValidationError as error:
+        raise ValueError(f"{value!r} is not a size; write for example 4GiB, 500MB or a number of bytes") from error
+    if size < 1:
+        raise ValueError("must be at least one byte")
+    return size
+
+
+def failure_limit(value: str | int) -> str:
+    """`N` or `P%`, unchanged."""
+    if not re.fullmatch(r"\d+|\d+(\.\d+)?%", str(value)):
+        raise ValueError(f"{value!r} is neither a number of rows nor a percentage such as 5%")
+    return str(value)
+
+
+_MODEL: Mapping[str, Flag] = {
+    "model": Flag(
+        help="A folder, a GGUF file, a hub id (with @revision) or an alias. "
+        "Default: the one that all lines name, else the embedded model.",
+    ),
+    "tokenizer": Flag(help="A folder or hub id to take the tokenizer from. Default: the model's."),
+    "revision": Flag(help="Branch, tag or commit of the hub id."),
+    "chat_template": Flag(help="A Jinja file, or the template itself. Default: the model's."),
+    "generation_config": Flag(help="Where default sampling values come from: auto (the model), none, or a folder."),
+    "load_format": Flag(help="dummy: random weights, for benchmarks."),
+}
+
+_ENGINE: Mapping[str, Flag] = {
+    "dtype": Flag(help="Precision of activations and unquantised weights."),
+    "quantization": Flag(help="int8: quantise linear weights; auto: int8 where the checkpoint is quantised."),
+    "max_model_len": Flag(help="Tokens of prompt and output together. Default: the model's context length.", minimum=1),
+    "max_num_seqs": Flag(help="Sequences in one step, at most.", minimum=1),
+    "max_num_batched_tokens": Flag(help="Tokens in one step, at most.", minimum=1),
+    "block_size": Flag(help="Tokens in a block of the KV cache.", minimum=1),
+    "kv_cache_memory": Flag(
+        help="Memory for keys and values, such as 4GiB. Default: a share of what is free.",
+        parser=byte_size,
+        metavar="SIZE",
+        names=("--kv-cache-memory", "--kv-cache-memory-bytes"),
+    ),
+    "enable_prefix_caching": Flag(help="Compute shared beginnings of prompts once."),
+    "seed": Flag(help="Seed of the run; requests without one derive theirs from it."),
+    "threads": Flag(help="Compute threads. Default: the cores that this process may use.", minimum=1),
+    "kernels": Flag(help="native, torch (the reference), or auto: native where it can run."),
+}
+
+_INPUT: Mapping[str, Flag] = {
+    "input_file": Flag(help="The same as INPUT.", names=("--input-file", "-i"), metavar="PATH"),
+    "messages_column": Flag(help="Column with the chat messages, for rows that are no batch lines."),
+    "prompt_column": Flag(help="Column with a text prompt."),
+    "prompt_template": Flag(help="Jinja over the row's columns that makes the user message."),
+    "system_prompt": Flag(help="System message for rows that are no batch lines."),
+    "id_column": Flag(help="Column with the custom_id."),
+    "lenient": Flag(help="Accept unknown parameters with a warning."),
+    "ignore_request_model": Flag(help="Run lines that name another model all the same."),
+    "window": Flag(help="Requests in memory at once, and so the span they are ordered within.", minimum=1),
+}
+
+_OUTPUT: Mapping[str, Flag] = {
+    "output_file": Flag(
+        help="A folder for Arrow shards, one .jsonl, .parquet or .arrow file, or - for standard output. "
+        "Default: INPUT's name with .out, in the current folder.",
+        names=("--output-file", "-o"),
+        metavar="PATH",
+    ),
+    "error_file": Flag(help="A .jsonl file that failed requests go to as well."),
+    "order": Flag(help="Order of the rows: the input's, or as they finish."),
+    "response_as": Flag(help="Type of the response column: Arrow's JSON extension or plain string."),
+    "overwrite": Flag(help="Replace what is at the output instead of resuming it."),
+    "rows_per_shard": Flag(help="Rows in one shard, at most.", minimum=1),
+    "seconds_per_shard": Flag(help="Close a shard after this time, so that its rows are safe.", minimum=0),
+}
+
+_JOB: Mapping[str, Flag] = {
+    "max_failed": Flag(
+        help="N or P%: end with exit code 3 if more rows failed. Default: only if all did.",
+        parser=failure_limit,
+        metavar="N|P%",
+    ),
+    "strict": Flag(help="End with exit code 4, before any work, if a line is invalid."),
+}
+
+_STREAMS: Mapping[str, Flag] = {
+    "quiet": Flag(help="No progress, and errors only."),
+    "log_format": Flag(help="Form of the log lines on standard error."),
+    "log_level": Flag(help="debug also shows tracebacks."),
+}
+
+FLAGS: Mapping[type, Mapping[str, Flag]] = MappingProxyType(
+    {
+        ModelConfig: _MODEL,
+        EngineConfig: _ENGINE,
+        InputConfig: _INPUT,
+        OutputConfig: _OUTPUT,
+        JobConfig: _JOB,
+        StreamConfig: _STREAMS,
+    }
+)
+"""Every field of these classes that is a flag; the others are other configuration classes."""

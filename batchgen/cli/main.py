@@ -1,0 +1,57 @@
+"""The program: its commands, and what becomes of an exception."""
+
+from __future__ import annotations
+
+import signal
+import sys
+from types import FrameType
+from typing import Annotated
+
+import typer
+
+from batchgen.cli import bench, models, options, run, version
+from batchgen.errors import BatchgenError
+
+__all__ = ["app", "main"]
+
+app = typer.Typer(
+    help="Offline batch inference with language models: a file of requests in, Arrow files out.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,  # its tables cut long option names off at 80 columns
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+app.command("run-batch", epilog=options.EPILOG)(run.run_batch)
+app.add_typer(models.app, name="models")
+app.add_typer(bench.app, name="bench")
+app.command("version")(version.version)
+
+
+@app.callback()
+def root(
+    _version: Annotated[
+        bool,
+        typer.Option("--version", help="Show the version and exit.", is_eager=True, callback=version.show_and_exit),
+    ] = False,
+) -> None:
+    """Options that stand before a command."""
+
+
+def main() -> None:
+    """Run the command line of this process and exit with the code that PROTOCOL names."""
+    signal.signal(signal.SIGTERM, _terminate)
+    try:
+        app(prog_name="batchgen")
+    except BatchgenError as error:
+        typer.echo(f"error: {error}", err=True)
+        sys.exit(error.exit_code)
+    except Exception as error:
+        error.add_note(
+            "This is a bug in batchgen. Please report it with the lines above, the command and `batchgen version`."
+        )
+        raise
+
+
+def _terminate(number: int, _frame: FrameType | None) -> None:
+    """End like an exception does, so that everything closes on the way out; 128 + signal is the shell's convention."""
+    sys.exit(128 + number)

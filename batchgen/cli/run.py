@@ -1,0 +1,91 @@
+"""`batchgen run-batch`."""
+
+from __future__ import annotations
+
+import json
+import logging
+from pathlib import Path, PurePosixPath
+from typing import Annotated
+
+import typer
+
+from batchgen.cli.environment import home
+from batchgen.cli.flags import StreamConfig
+from batchgen.cli.options import Chosen, options
+from batchgen.cli.streams import READER_GONE, open_streams, print_summary
+from batchgen.config import EngineConfig, InputConfig, JobConfig, ModelConfig, OutputConfig
+from batchgen.errors import UsageError
+
+__all__ = ["default_output", "run_batch"]
+
+_PACKED = frozenset({".gz", ".zst"})
+
+
+@options(InputConfig, OutputConfig, ModelConfig, EngineConfig, JobConfig, StreamConfig)
+def run_batch(
+    chosen: Chosen,
+    context: typer.Context,
+    source: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="INPUT", show_default=False, help="JSONL or Parquet: a path, an fsspec address, or - for stdin."
+        ),
+    ] = None,
+    summary_file: Annotated[
+        Path | None,
+        typer.Option(
+            help="Write the summary there as well.",
+            envvar="BATCHGEN_SUMMARY_FILE",
+            show_envvar=False,
+        ),
+    ] = None,
+    trust_remote_code: Annotated[bool, typer.Option("--trust-remote-code", hidden=True)] = False,
+) -> None:
+    """Run all requests of a file through a model and write every result to Arrow files.
+
+    The last line of standard output is a summary in JSON (with -o - the results are there, and the summary ends
+    standard error). The same command goes on where an interrupted one stopped.
+    """
+    if source is None:
+        source = chosen.values["input_file"]
+    elif _on_command_line(context, "input_file"):
+        raise UsageError("the input is given twice, as INPUT and as --input-file; leave one out")
+    if source is None:
+        raise UsageError("no input: name a file, an fsspec address, or - for standard input")
+    output = chosen.values["output_file"] or default_output(source)
+    config = chosen.make(
+        JobConfig,
+        model=chosen.make(ModelConfig),
+        engine=chosen.make(EngineConfig),
+        input=chosen.make(InputConfig, input_file=source),
+        output=chosen.make(OutputConfig, output_file=output),
+    )
+    with open_streams(chosen.make(StreamConfig)) as reporter:
+        if trust_remote_code:
+            logging.getLogger(__name__).warning("--trust-remote-code has no effect: code of checkpoints is never run")
+        from batchgen.job import run_job
+
+        try:
+            summary = run_job(config, home(), reporter)
+        except BrokenPipeError as error:
+            raise typer.Exit(READER_GONE) from error
+    line = json.dumps(summary.to_json(), ensure_ascii=False)
+    if summary_file is not None:
+        summary_file.write_text(line + "\n", encoding="utf-8")
+    print_summary(line, to_stderr=output == "-")
+    raise typer.Exit(summary.exit_code)
+
+
+def default_output(source: str) -> str:
+    """The folder for the results of `source`: its name without endings, with `.out`, in the current folder."""
+    if source == "-":
+        return "stdin.out"
+    name = PurePosixPath(source.rstrip("/"))
+    if name.suffix in _PACKED:
+        name = name.with_suffix("")
+    return f"{name.stem}.out"
+
+
+def _on_command_line(context: typer.Context, name: str) -> bool:
+    source = context.get_parameter_source(name)
+    return source is not None and source.name == "COMMANDLINE"

@@ -1,0 +1,55 @@
+"""Progress in words: the parts that the live display and the log lines share."""
+
+from __future__ import annotations
+
+from batchgen.progress import Progress
+from batchgen.ui.rates import Rates
+
+__all__ = ["duration", "load", "rows", "short", "speed", "totals", "trouble"]
+
+
+def short(number: float) -> str:
+    """At most five characters: 999, 12.3k, 4.56M."""
+    for unit, size in (("G", 1e9), ("M", 1e6), ("k", 1e4)):
+        if number >= size * 0.99995:
+            scaled = number / (1e3 if unit == "k" else size)
+            return f"{scaled:.{2 if scaled < 9.995 else 1 if scaled < 99.95 else 0}f}{unit}"
+    return f"{number:.0f}"
+
+
+def duration(seconds: float) -> str:
+    """1:02:03, 2:03 or 0:03."""
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
+
+
+def rows(progress: Progress) -> str:
+    """Rows done, of how many."""
+    if progress.rows_total is None:
+        return f"{progress.rows_done} rows"
+    share = f" ({progress.rows_done / progress.rows_total:.0%})" if progress.rows_total else ""
+    return f"{progress.rows_done}/{progress.rows_total} rows{share}"
+
+
+def speed(rates: Rates) -> str:
+    """Tokens a second, in and out."""
+    prompt, output = ("-" if rate is None else short(rate) for rate in (rates.prompt, rates.output))
+    return f"tok/s in {prompt} out {output}"
+
+
+def load(progress: Progress) -> str:
+    """What the engine is busy with."""
+    return f"running {progress.running} waiting {progress.waiting} | KV {progress.kv_used:.0%}"
+
+
+def totals(progress: Progress) -> str:
+    """Tokens so far."""
+    cached = f" ({progress.cached_tokens / progress.prompt_tokens:.0%} cached)" if progress.cached_tokens else ""
+    return f"tokens in {short(progress.prompt_tokens)}{cached} out {short(progress.output_tokens)}"
+
+
+def trouble(progress: Progress) -> list[str]:
+    """What did not go smoothly; empty where all did."""
+    counts = ((progress.rows_failed, "failed"), (progress.preemptions, "preempted"))
+    return [f"{count} {word}" for count, word in counts if count]
