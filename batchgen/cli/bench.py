@@ -2,13 +2,63 @@
 
 from __future__ import annotations
 
+import json
+import time
+from pathlib import Path
+from typing import Annotated
+
 import typer
+
+from batchgen.bench.datasets import DatasetConfig, load_dataset
+from batchgen.cli.environment import home
+from batchgen.cli.flags import StreamConfig
+from batchgen.cli.options import EPILOG, Chosen, options
+from batchgen.cli.streams import open_streams
+from batchgen.config import EngineConfig, ModelConfig
 
 __all__ = ["app"]
 
 app = typer.Typer(help="Measure speed.", no_args_is_help=True)
 
 
-@app.command("throughput")
-def throughput() -> None:
-    """Measure offline throughput, as `vllm bench throughput` does."""
+@app.command("throughput", epilog=EPILOG)
+@options(DatasetConfig, ModelConfig, EngineConfig, StreamConfig)
+def throughput(
+    chosen: Chosen,
+    output_json: Annotated[
+        Path | None,
+        typer.Option(
+            help="Write the figures there: the keys of vLLM's file, and more.",
+            envvar="BATCHGEN_OUTPUT_JSON",
+            show_envvar=False,
+        ),
+    ] = None,
+) -> None:
+    """Measure offline throughput: the options and the three lines of `vllm bench throughput`.
+
+    Exactly --output-len tokens are generated for each prompt, greedily, whatever they are. Loading and tokenisation
+    are not timed.
+    """
+    with open_streams(chosen.make(StreamConfig)) as reporter:
+        from batchgen.bench.throughput import measure
+        from batchgen.job import open_engine
+
+        reporter.stage("loading model")
+        began = time.perf_counter()
+        settings = chosen.make(EngineConfig)
+        engine = open_engine(chosen.make(ModelConfig), settings, home())
+        load_time = time.perf_counter() - began
+        try:
+            dataset = chosen.make(DatasetConfig)
+            encode = None if engine.tokenizer is None else engine.tokenizer.encode_prompt
+            requests = load_dataset(dataset, vocab_size=engine.vocab_size, encode=encode, seed=settings.seed)
+            reporter.stage("generating")
+            result = measure(engine, requests, reporter)
+            described = engine.describe()
+        finally:
+            engine.close()
+    for line in result.lines():
+        typer.echo(line)
+    if output_json is not None:
+        figures = result.to_json() | {"dataset": dataset.dataset_name, "load_time": load_time, "engine": described}
+        output_json.write_text(json.dumps(figures, indent=4) + "\n", encoding="utf-8")

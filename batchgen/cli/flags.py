@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Literal
 
+from batchgen.bench.datasets import DatasetConfig
 from batchgen.config import EngineConfig, InputConfig, JobConfig, ModelConfig, OutputConfig
 
 __all__ = ["FLAGS", "Flag", "StreamConfig"]
@@ -121,6 +122,38 @@ _JOB: Mapping[str, Flag] = {
     "strict": Flag(help="End with exit code 4, before any work, if a line is invalid."),
 }
 
+_DATASET: Mapping[str, Flag] = {
+    "dataset_name": Flag(help="Which prompts."),
+    "dataset_path": Flag(help="The file of sharegpt (JSON) or custom (JSON lines)."),
+    "num_prompts": Flag(help="Prompts to run, at most.", minimum=1),
+    "input_len": Flag(
+        help="Tokens of a random prompt after its prefix. Default: 1024, for prefix_repetition 256.",
+        names=("--input-len", "--random-input-len", "--prefix-repetition-suffix-len"),
+        minimum=0,
+    ),
+    "output_len": Flag(
+        help="Tokens to generate. Default: what the data set says, else 128 for random prompts and 256 for others.",
+        names=(
+            "--output-len",
+            "--random-output-len",
+            "--sharegpt-output-len",
+            "--custom-output-len",
+            "--prefix-repetition-output-len",
+        ),
+        minimum=1,
+    ),
+    "prefix_len": Flag(
+        help="Tokens that random prompts begin with in common. Default: 0, for prefix_repetition 256.",
+        names=("--prefix-len", "--random-prefix-len", "--prefix-repetition-prefix-len"),
+        minimum=0,
+    ),
+    "num_prefixes": Flag(
+        help="Different prefixes of prefix_repetition.",
+        names=("--num-prefixes", "--prefix-repetition-num-prefixes"),
+        minimum=1,
+    ),
+}
+
 _STREAMS: Mapping[str, Flag] = {
     "quiet": Flag(help="No progress, and errors only."),
     "log_format": Flag(help="Form of the log lines on standard error."),
@@ -134,6 +167,7 @@ FLAGS: Mapping[type, Mapping[str, Flag]] = MappingProxyType(
         InputConfig: _INPUT,
         OutputConfig: _OUTPUT,
         JobConfig: _JOB,
+        DatasetConfig: _DATASET,
         StreamConfig: _STREAMS,
     }
 )

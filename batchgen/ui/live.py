@@ -76,7 +76,7 @@ def _bar_line(progress: Progress, rates: Rates) -> RenderableType:
 
 
 def _text_lines(stage: str, progress: Progress, rates: Rates) -> Iterator[Text]:
-    yield _line(words.speed(rates), words.load(progress))
+    yield _line(words.speed(rates), *words.load(progress))
     yield _line(stage, words.totals(progress), *words.trouble(progress))
 
 

@@ -38,9 +38,11 @@ def speed(rates: Rates) -> str:
     return f"tok/s in {prompt} out {output}"
 
 
-def load(progress: Progress) -> str:
-    """What the engine is busy with."""
-    return f"running {progress.running} waiting {progress.waiting} | KV {progress.kv_used:.0%}"
+def load(progress: Progress) -> list[str]:
+    """What the engine is busy with; empty where that is not known."""
+    if not progress.running + progress.waiting:
+        return []
+    return [f"running {progress.running} waiting {progress.waiting}", f"KV {progress.kv_used:.0%}"]
 
 
 def totals(progress: Progress) -> str:

@@ -1,0 +1,1 @@
+"""Offline throughput: data sets, and the measurement."""

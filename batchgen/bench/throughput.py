@@ -1,0 +1,121 @@
+"""How many tokens a second an engine makes of a set of requests that it has from the start."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator
+from collections.abc import Sequence as SequenceOf
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
+
+from batchgen.bench.datasets import BenchRequest
+from batchgen.core.sampling import SamplingParams
+from batchgen.core.sequence import Sequence
+from batchgen.errors import UsageError
+from batchgen.progress import Progress, Reporter
+
+__all__ = ["GeneratingEngine", "Throughput", "measure"]
+
+
+class GeneratingEngine(Protocol):
+    """The part of an engine that is measured."""
+
+    def generate(self, prompts: Iterable[SequenceOf[int]], params: Iterable[SamplingParams]) -> Iterator[Sequence]:
+        """Run prompts of token ids; yield each sequence when it is finished."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Throughput:
+    """What was measured. Seconds of generation only: loading and tokenisation are not in it."""
+
+    elapsed_s: float
+    num_requests: int
+    prompt_tokens: int
+    output_tokens: int
+    cached_tokens: int
+    """Prompt tokens that admission found in the cache."""
+    preemptions: int
+
+    def lines(self) -> tuple[str, str, str]:
+        """The three lines that `vllm bench throughput` prints."""
+        figures = self.to_json()
+        per_second = ", ".join(
+            f"{figures[key]:.2f} {unit}"
+            for key, unit in (
+                ("requests_per_second", "requests/s"),
+                ("tokens_per_second", "total tokens/s"),
+                ("output_tokens_per_second", "output tokens/s"),
+            )
+        )
+        return (
+            f"Throughput: {per_second}",
+            f"Total num prompt tokens:  {self.prompt_tokens}",
+            f"Total num output tokens:  {self.output_tokens}",
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """The keys of vLLM's `--output-json`, then ours."""
+        total = self.prompt_tokens + self.output_tokens
+        return {
+            "elapsed_time": self.elapsed_s,
+            "num_requests": self.num_requests,
+            "total_num_tokens": total,
+            "requests_per_second": self.num_requests / self.elapsed_s,
+            "tokens_per_second": total / self.elapsed_s,
+            "output_tokens_per_second": self.output_tokens / self.elapsed_s,
+            "prompt_tokens": self.prompt_tokens,
+            "output_tokens": self.output_tokens,
+            "cached_tokens": self.cached_tokens,
+            "preemptions": self.preemptions,
+        }
+
+
+def measure(engine: GeneratingEngine, requests: SequenceOf[BenchRequest], reporter: Reporter) -> Throughput:
+    """Time the generation of exactly `output_len` tokens for every request, greedily.
+
+    A few tokens are generated beforehand, so that what is built at the first step is not timed. Raises `UsageError`
+    where the engine did not generate what was asked for.
+    """
+    # Fewer tokens than a block: nothing of it stays in the prefix cache.
+    warm_up = BenchRequest(requests[0].prompt[-8:], min(4, requests[0].output_len))
+    for _ in _generate(engine, [warm_up]):
+        pass
+
+    progress = Progress(rows_total=len(requests))
+    began = time.perf_counter()
+    for sequence in _generate(engine, requests):
+        progress = _after(progress, sequence, time.perf_counter() - began)
+        reporter.update(progress)
+    wanted = sum(request.output_len for request in requests)
+    if progress.rows_done != len(requests) or progress.output_tokens != wanted:
+        raise UsageError(
+            f"the engine generated {progress.output_tokens} of {wanted} tokens for {progress.rows_done} of "
+            f"{len(requests)} prompts; do they fit --max-model-len and --kv-cache-memory?"
+        )
+    return Throughput(
+        elapsed_s=progress.elapsed_s,
+        num_requests=progress.rows_done,
+        prompt_tokens=progress.prompt_tokens,
+        output_tokens=progress.output_tokens,
+        cached_tokens=progress.cached_tokens,
+        preemptions=progress.preemptions,
+    )
+
+
+def _generate(engine: GeneratingEngine, requests: SequenceOf[BenchRequest]) -> Iterator[Sequence]:
+    prompts = (request.prompt for request in requests)
+    params = (SamplingParams(max_tokens=request.output_len, temperature=0.0) for request in requests)
+    return engine.generate(prompts, params)
+
+
+def _after(progress: Progress, sequence: Sequence, elapsed_s: float) -> Progress:
+    return replace(
+        progress,
+        rows_done=progress.rows_done + 1,
+        prompt_tokens=progress.prompt_tokens + len(sequence.prompt),
+        cached_tokens=progress.cached_tokens + sequence.cached,
+        output_tokens=progress.output_tokens + len(sequence.output),
+        preemptions=progress.preemptions + sequence.preemptions,
+        elapsed_s=elapsed_s,
+    )
