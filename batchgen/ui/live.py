@@ -62,13 +62,13 @@ class LiveReporter:
 def _bar_line(progress: Progress, rates: Rates) -> RenderableType:
     finished = progress.rows_done == progress.rows_total
     if finished or rates.remaining_s is None:
-        clock = f"in {words.duration(progress.elapsed_s)}"
+        clock = f"after {words.duration(progress.elapsed_s)}"
     else:
         clock = f"left {words.duration(rates.remaining_s)}"
     line = Table.grid(padding=(0, 1), expand=True)
     line.add_column(ratio=1)
     line.add_column(no_wrap=True)
-    line.add_column(no_wrap=True, justify="right", width=12)
+    line.add_column(no_wrap=True, justify="right", min_width=12)
     total = progress.rows_total
     bar = ProgressBar(total=total, completed=progress.rows_done, pulse=total is None)
     line.add_row(bar, Text(words.rows(progress), style="bold"), Text(clock, style="cyan"))
@@ -76,8 +76,8 @@ def _bar_line(progress: Progress, rates: Rates) -> RenderableType:
 
 
 def _text_lines(stage: str, progress: Progress, rates: Rates) -> Iterator[Text]:
-    yield _line(words.speed(rates), *words.load(progress))
-    yield _line(stage, words.totals(progress), *words.trouble(progress))
+    yield _line(words.speed(rates), *words.load(progress), *words.some(progress.rows_failed, "failed"))
+    yield _line(stage, words.totals(progress), *words.some(progress.preemptions, "preempted"))
 
 
 def _line(*parts: str) -> Text:

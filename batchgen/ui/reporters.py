@@ -71,7 +71,13 @@ class LineReporter:
         self._said_at, self._unsaid = self._clock(), None
         self._window.push(progress)
         rates = self._window.rates()
-        parts = [words.rows(progress), words.speed(rates), *words.load(progress), *words.trouble(progress)]
+        parts = [
+            words.rows(progress),
+            words.speed(rates),
+            *words.load(progress),
+            *words.some(progress.rows_failed, "failed"),
+            *words.some(progress.preemptions, "preempted"),
+        ]
         if rates.remaining_s is not None:
             parts.append(f"left {words.duration(rates.remaining_s)}")
         _log.info("%s", " | ".join(parts), extra={"progress": asdict(progress)})

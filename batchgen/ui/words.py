@@ -5,7 +5,7 @@ from __future__ import annotations
 from batchgen.progress import Progress
 from batchgen.ui.rates import Rates
 
-__all__ = ["duration", "load", "rows", "short", "speed", "totals", "trouble"]
+__all__ = ["duration", "load", "rows", "short", "some", "speed", "totals"]
 
 
 def short(number: float) -> str:
@@ -51,7 +51,6 @@ def totals(progress: Progress) -> str:
     return f"tokens in {short(progress.prompt_tokens)}{cached} out {short(progress.output_tokens)}"
 
 
-def trouble(progress: Progress) -> list[str]:
-    """What did not go smoothly; empty where all did."""
-    counts = ((progress.rows_failed, "failed"), (progress.preemptions, "preempted"))
-    return [f"{count} {word}" for count, word in counts if count]
+def some(count: int, word: str) -> list[str]:
+    """The count, empty where it is 0."""
+    return [f"{count} {word}"] if count else []

@@ -1,0 +1,176 @@
+"""Exit codes, in this process and as a real program with signals and closed pipes."""
+
+from __future__ import annotations
+
+import os
+import pty
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from batchgen.errors import (
+    BatchgenError,
+    InvalidInputError,
+    ModelNotFoundError,
+    OutOfResourcesError,
+    OutputLockedError,
+    UnsupportedModelError,
+)
+from tests.cli.conftest import Invoke, StubJob, StubSummary
+
+PROGRAM = """
+import signal, sys, time, types
+
+class Summary:
+    exit_code = 0
+    def to_json(self):
+        return {"status": "completed"}
+
+def run_job(config, home, reporter):
+    BODY
+    return Summary()
+
+sys.modules["batchgen.job"] = types.SimpleNamespace(run_job=run_job)
+from batchgen.cli.main import main
+main()
+"""
+
+
+def program(body: str, *arguments: str) -> list[str]:
+    """A command that runs `batchgen run-batch` with a job of this body."""
+    return [sys.executable, "-c", PROGRAM.replace("BODY", body), "run-batch", "x.jsonl", *arguments]
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (ModelNotFoundError, 2),
+        (UnsupportedModelError, 2),
+        (InvalidInputError, 4),
+        (OutOfResourcesError, 5),
+        (OutputLockedError, 75),
+        (BatchgenError, 1),
+    ],
+)
+def test_an_error_ends_with_its_code_and_a_plain_message(
+    invoke: Invoke, job: StubJob, error: type[BatchgenError], code: int
+) -> None:
+    def fail() -> StubSummary:
+        raise error("x.jsonl, line 3: [odd] markup; write 7 instead")
+
+    job.act = fail
+    result = invoke("run-batch", "x.jsonl")
+    assert result.exit_code == code
+    assert result.stdout == ""
+    assert result.stderr.splitlines()[-1].endswith("error: x.jsonl, line 3: [odd] markup; write 7 instead")
+    assert "Traceback" not in result.stderr
+    assert "Traceback" in invoke("run-batch", "x.jsonl", "--log-level", "debug").stderr
+
+
+def test_the_summary_has_the_last_word(invoke: Invoke, job: StubJob) -> None:
+    job.act = lambda: StubSummary(exit_code=3)
+    result = invoke("run-batch", "x.jsonl")
+    assert result.exit_code == 3
+    assert result.stdout.startswith("{")
+
+
+def test_an_error_before_the_job_is_plain_as_well(tmp_path: Path) -> None:
+    done = subprocess.run(
+        program("pass", "--config", str(tmp_path / "none.yaml")), capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 2
+    assert done.stderr.startswith("error: --config ")
+
+
+def test_a_bug_shows_its_traceback_and_what_to_do() -> None:
+    done = subprocess.run(program("raise KeyError('odd')"), capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert "KeyError: 'odd'" in done.stderr
+    assert "Please report it" in done.stderr.splitlines()[-1]
+    assert done.stdout == ""
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_signal_unwinds_and_ends_with_its_code(number: signal.Signals, code: int) -> None:
+    body = """
+    print("ready", flush=True)
+    try:
+        time.sleep(60)
+    finally:
+        print("unwound", flush=True)
+"""
+    with subprocess.Popen(program(body), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as running:
+        assert running.stdout is not None
+        assert running.stdout.readline() == "ready\n"
+        running.send_signal(number)
+        out, err = running.communicate(timeout=30)
+    assert running.returncode == code
+    assert out == "unwound\n"
+    assert "Traceback" not in err
+
+
+def test_a_finished_job_whose_reader_left_is_a_finished_job() -> None:
+    command = program("sys.stdin.readline()")
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as running:
+        assert running.stdout is not None
+        assert running.stderr is not None
+        running.stdout.close()
+        running.stdout = None
+        _, err = running.communicate("go on\n", timeout=30)
+    assert running.returncode == 0
+    assert err == ""
+
+
+def test_results_whose_reader_left_end_the_job_quietly() -> None:
+    done = subprocess.run(program("raise BrokenPipeError", "-o", "-"), capture_output=True, text=True, check=False)
+    assert done.returncode == 141
+    assert done.stderr == ""
+
+
+def on_terminal(body: str, **environment: str) -> str:
+    """What the program shows on a terminal of 80 columns."""
+    parent, child = pty.openpty()
+    inherited = {name: value for name, value in os.environ.items() if name != "NO_COLOR"}
+    env = inherited | {"TERM": "xterm-256color", "COLUMNS": "80", "LINES": "24"} | environment
+    with subprocess.Popen(program(body), stdout=subprocess.DEVNULL, stderr=child, env=env) as running:
+        os.close(child)
+        shown = b""
+        while True:
+            try:
+                chunk = os.read(parent, 65536)
+            except OSError:  # how a pseudo-terminal says that the other side has closed
+                break
+            if not chunk:
+                break
+            shown += chunk
+    os.close(parent)
+    assert running.returncode == 0
+    return shown.decode()
+
+
+SHOW = """
+    from batchgen.progress import Progress
+    reporter.stage("generating")
+    reporter.update(Progress(rows_total=4, rows_done=2, running=1, waiting=1, kv_used=0.5, elapsed_s=1.0))
+"""
+
+
+def test_a_terminal_gets_the_live_display() -> None:
+    shown = on_terminal(SHOW)
+    assert "2/4 rows (50%)" in shown
+    assert "running 1 waiting 1 | KV 50%" in shown
+    assert "\x1b[?25l" in shown  # the cursor is hidden
+    assert shown.rindex("\x1b[?25h") > shown.rindex("\x1b[?25l")  # and shown again
+
+
+def test_no_color_and_dumb_terminals_are_honoured() -> None:
+    assert not re.search(r"\x1b\[[0-9;]*[34][0-9]", on_terminal(SHOW, NO_COLOR="1"))
+    dumb = on_terminal(SHOW, TERM="dumb")
+    assert "\x1b" not in dumb
+    assert "2/4 rows (50%)" in dumb

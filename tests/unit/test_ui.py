@@ -1,0 +1,186 @@
+"""The display: speeds, words, the live lines at 80 columns, log lines."""
+
+from __future__ import annotations
+
+import io
+import json
+import logging
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from rich.console import Console
+
+from batchgen import ui
+from batchgen.progress import Progress
+from batchgen.ui import words
+from batchgen.ui.rates import Rates, RateWindow
+
+BUSY = Progress(
+    rows_total=1_000_000,
+    rows_done=123_456,
+    rows_failed=1234,
+    running=1024,
+    waiting=16384,
+    kv_used=1.0,
+    prompt_tokens=123_456_789,
+    computed_tokens=99_999_999,
+    cached_tokens=100_000_000,
+    output_tokens=98_765_432,
+    preemptions=4321,
+    elapsed_s=36_000.0,
+)
+
+
+def at(seconds: float, **counts: int) -> Progress:
+    return Progress(rows_total=100, elapsed_s=seconds, **counts)
+
+
+def test_rates_are_those_of_the_last_seconds() -> None:
+    window = RateWindow(10.0)
+    window.push(at(0))
+    assert window.rates() == Rates()
+    for second in range(1, 41):  # 100 tokens a second for 30 s, then 10
+        tokens = 100 * min(second, 30) + 10 * max(0, second - 30)
+        window.push(at(second, prompt_tokens=2 * tokens, output_tokens=tokens, rows_done=second))
+    assert window.rates() == Rates(prompt=20.0, output=10.0, remaining_s=60.0)
+
+
+def test_resumed_rows_do_not_count_as_speed() -> None:
+    window = RateWindow(10.0)
+    window.push(at(0, rows_done=90))
+    window.push(at(10, rows_done=90))
+    assert window.rates().remaining_s is None
+    window.push(at(20, rows_done=95))
+    assert window.rates().remaining_s == 20.0
+
+
+@pytest.mark.parametrize(
+    ("number", "text"),
+    [
+        (0, "0"),
+        (999.6, "1000"),
+        (9999, "9999"),
+        (12_345, "12.3k"),
+        (99_999, "100k"),
+        (999_960, "1.00M"),
+        (2e9, "2.00G"),
+    ],
+)
+def test_short(number: float, text: str) -> None:
+    assert words.short(number) == text
+
+
+@given(st.floats(0, 9.9e11))
+def test_short_is_short_and_close(number: float) -> None:
+    text = words.short(number)
+    assert len(text) <= 5
+    unit = {"k": 1e3, "M": 1e6, "G": 1e9}.get(text[-1], 1.0)
+    assert float(text.rstrip("kMG")) * unit == pytest.approx(number, rel=0.006, abs=0.5)
+
+
+@pytest.mark.parametrize(("seconds", "text"), [(0.4, "0:00"), (59.6, "1:00"), (3599, "59:59"), (3723, "1:02:03")])
+def test_duration(seconds: float, text: str) -> None:
+    assert words.duration(seconds) == text
+
+
+def shown(progress: Progress, width: int) -> list[str]:
+    """The lines that are left on a terminal of this width."""
+    screen = Console(file=io.StringIO(), width=width, force_terminal=False, highlight=False)
+    reporter = ui.LiveReporter(screen)
+    reporter.stage("generating")
+    reporter.update(replace(progress, elapsed_s=0.0, rows_done=0))
+    reporter.update(progress)
+    reporter.close()
+    reporter.close()
+    assert isinstance(screen.file, io.StringIO)
+    return screen.file.getvalue().rstrip("\n").split("\n")
+
+
+def test_the_busiest_state_fits_80_columns() -> None:
+    lines = shown(BUSY, 80)
+    assert len(lines) == 3
+    assert all(len(line) <= 80 for line in lines)
+    assert "…" not in "".join(lines)
+    text = "\n".join(lines)
+    for part in ("123456/1000000 rows (12%)", "left 71:00:02", "running 1024 waiting 16384", "KV 100%"):
+        assert part in text
+    for part in ("generating", "tokens in 123M (81% cached) out 98.8M", "1234 failed", "4321 preempted"):
+        assert part in text
+
+
+def test_a_narrow_terminal_cuts_lines_and_never_wraps() -> None:
+    assert [len(line) <= 40 for line in shown(BUSY, 40)] == [True] * 3
+
+
+def test_an_unknown_total_and_an_idle_engine() -> None:
+    text = "\n".join(shown(Progress(rows_done=3, elapsed_s=61.0), 80))
+    assert "3 rows" in text
+    assert "after 1:01" in text
+    assert "running" not in text
+    assert "failed" not in text
+
+
+def test_an_empty_input() -> None:
+    assert "0/0 rows" in shown(Progress(rows_total=0), 80)[0]
+
+
+class Clock:
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def test_one_log_line_every_30_seconds_and_one_at_the_end(caplog: pytest.LogCaptureFixture) -> None:
+    clock = Clock()
+    with caplog.at_level(logging.INFO, "batchgen"):
+        reporter = ui.LineReporter(clock)
+        reporter.stage("generating")
+        for second in range(71):
+            clock.now = float(second)
+            reporter.update(at(second, rows_done=second, prompt_tokens=20 * second, output_tokens=10 * second))
+        reporter.close()
+        reporter.close()
+    assert caplog.messages == [
+        "generating",
+        "30/100 rows (30%) | tok/s in 20 out 10 | left 1:10",
+        "60/100 rows (60%) | tok/s in 20 out 10 | left 0:40",
+        "70/100 rows (70%) | tok/s in 20 out 10 | left 0:30",
+    ]
+
+
+def logged(form: str) -> str:
+    screen = Console(file=io.StringIO(), width=20, force_terminal=False)
+    before = logging.getLogger("batchgen").level
+    assert form in {"text", "json"}
+    with ui.logs(screen, "info", "json" if form == "json" else "text"):
+        log = logging.getLogger("batchgen.test")
+        log.debug("unseen")
+        log.info("[bold]not markup[/bold], and longer than the terminal is wide")
+        try:
+            raise ValueError("odd")
+        except ValueError:
+            log.exception("failed")
+        logging.getLogger("other").info("unseen")
+    log.warning("after")
+    assert logging.getLogger("batchgen").level == before
+    assert isinstance(screen.file, io.StringIO)
+    return screen.file.getvalue()
+
+
+def test_text_log_lines() -> None:
+    first, second, *rest = logged("text").splitlines()
+    assert first[8:] == " [bold]not markup[/bold], and longer than the terminal is wide"
+    assert second[8:] == " error: failed"
+    assert rest[0] == "Traceback (most recent call last):"
+    assert rest[-1] == "ValueError: odd"
+
+
+def test_json_log_lines() -> None:
+    first, second = (json.loads(line) for line in logged("json").splitlines())
+    assert first["message"].startswith("[bold]not markup")
+    assert (first["level"], first["logger"]) == ("info", "batchgen.test")
+    assert second["level"] == "error"
+    assert second["exception"].endswith("ValueError: odd")
