@@ -32,7 +32,10 @@ _CUSTOM_OUTPUT_LEN = 256
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DatasetConfig:
-    """Which prompts, how many and how long. None: what the data set says, else its default."""
+    """Which prompts, how many and how long. None: what the data set says, else its default.
+
+    Raises `UsageError` where a value does not fit the data set.
+    """
 
     dataset_name: Literal["random", "sharegpt", "custom", "prefix_repetition"] = "random"
     dataset_path: Path | None = None
@@ -43,6 +46,18 @@ class DatasetConfig:
     output_len: int | None = None
     prefix_len: int | None = None
     num_prefixes: int = 10
+
+    def __post_init__(self) -> None:
+        name, path = self.dataset_name, self.dataset_path
+        if name in {"random", "prefix_repetition"}:
+            if path is not None:
+                raise UsageError(f"--dataset-name {name} reads no file; say which form {path} has: sharegpt or custom")
+        elif path is None:
+            raise UsageError(f"--dataset-name {name} needs --dataset-path")
+        elif self.input_len is not None or self.prefix_len is not None:
+            raise UsageError(f"--input-len and --prefix-len have no meaning for --dataset-name {name}")
+        if name == "prefix_repetition" and self.num_prompts < self.num_prefixes:
+            raise UsageError(f"--num-prompts {self.num_prompts} is less than --num-prefixes {self.num_prefixes}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,56 +71,51 @@ class BenchRequest:
 def load_dataset(config: DatasetConfig, *, vocab_size: int, encode: Encode | None, seed: int) -> list[BenchRequest]:
     """The requests of a data set; the same for the same arguments.
 
-    Raises `UsageError` where an option does not fit the data set, or the file is not of its form.
+    Raises `UsageError` where prompts would be empty, the file is not of its form, or there is no tokenizer for it.
     """
-    name, path = config.dataset_name, config.dataset_path
     rng = random.Random(seed)
-    if name in {"random", "prefix_repetition"}:
-        if path is not None:
-            raise UsageError(f"--dataset-name {name} reads no file; say which form {path} has: sharegpt or custom")
-        make = _random if name == "random" else _prefix_repetition
-        return make(config, vocab_size, rng)
-    if path is None:
-        raise UsageError(f"--dataset-name {name} needs --dataset-path")
-    if encode is None:
-        raise UsageError(f"--dataset-name {name} needs a tokenizer, and this model has none")
-    if config.input_len is not None or config.prefix_len is not None:
-        raise UsageError(f"--input-len and --prefix-len have no meaning for --dataset-name {name}")
-    rows = _sharegpt(config, path, encode, rng) if name == "sharegpt" else _custom(config, path, encode)
-    requests = list(islice(rows, config.num_prompts))
-    if not requests:
-        raise UsageError(f"{path}: no prompts in it that can be used as {name}")
-    return requests
+    match config.dataset_name, config.dataset_path:
+        case "random", _:
+            return _random(config, vocab_size, rng)
+        case "prefix_repetition", _:
+            return _prefix_repetition(config, vocab_size, rng)
+        case name, Path() as path:
+            if encode is None:
+                raise UsageError(f"--dataset-name {name} needs a tokenizer, and this model has none")
+            rows = _sharegpt(config, path, encode, rng) if name == "sharegpt" else _custom(config, path, encode)
+            requests = list(islice(rows, config.num_prompts))
+            if requests:
+                return requests
+    raise UsageError(f"{config.dataset_path}: no prompts in it that can be used as {config.dataset_name}")
 
 
 def _random(config: DatasetConfig, vocab_size: int, rng: random.Random) -> list[BenchRequest]:
-    vocabulary = range(vocab_size)
-    prefix = rng.choices(vocabulary, k=config.prefix_len or 0)
-    length = _RANDOM_INPUT_LEN if config.input_len is None else config.input_len
-    if not prefix and not length:
-        raise UsageError("--input-len 0 leaves the prompts empty without --prefix-len")
-    output_len = config.output_len or _RANDOM_OUTPUT_LEN
-    return [BenchRequest([*prefix, *rng.choices(vocabulary, k=length)], output_len) for _ in range(config.num_prompts)]
+    input_len = _RANDOM_INPUT_LEN if config.input_len is None else config.input_len
+    prefix = _tokens(rng, vocab_size, config.prefix_len or 0)
+    return [_with_prefix(config, prefix, _tokens(rng, vocab_size, input_len)) for _ in range(config.num_prompts)]
 
 
 def _prefix_repetition(config: DatasetConfig, vocab_size: int, rng: random.Random) -> list[BenchRequest]:
-    share = config.num_prompts // config.num_prefixes
-    if not share:
-        raise UsageError(f"--num-prompts {config.num_prompts} is less than --num-prefixes {config.num_prefixes}")
     prefix_len = _REPEATED_PREFIX_LEN if config.prefix_len is None else config.prefix_len
-    length = _REPEATED_INPUT_LEN if config.input_len is None else config.input_len
-    if not prefix_len + length:
-        raise UsageError("--prefix-len 0 and --input-len 0 leave the prompts empty")
-    vocabulary = range(vocab_size)
-    prefixes = [rng.choices(vocabulary, k=prefix_len) for _ in range(config.num_prefixes)]
-    output_len = config.output_len or _RANDOM_OUTPUT_LEN
+    input_len = _REPEATED_INPUT_LEN if config.input_len is None else config.input_len
+    prefixes = [_tokens(rng, vocab_size, prefix_len) for _ in range(config.num_prefixes)]
     requests = [
-        BenchRequest([*prefix, *rng.choices(vocabulary, k=length)], output_len)
+        _with_prefix(config, prefix, _tokens(rng, vocab_size, input_len))
         for prefix in prefixes
-        for _ in range(share)
+        for _ in range(config.num_prompts // config.num_prefixes)
     ]
     rng.shuffle(requests)
     return requests
+
+
+def _tokens(rng: random.Random, vocab_size: int, count: int) -> list[int]:
+    return rng.choices(range(vocab_size), k=count)
+
+
+def _with_prefix(config: DatasetConfig, prefix: list[int], own: list[int]) -> BenchRequest:
+    if not prefix and not own:
+        raise UsageError("--input-len 0 leaves the prompts empty without --prefix-len")
+    return BenchRequest([*prefix, *own], config.output_len or _RANDOM_OUTPUT_LEN)
 
 
 def _sharegpt(config: DatasetConfig, path: Path, encode: Encode, rng: random.Random) -> Iterator[BenchRequest]:

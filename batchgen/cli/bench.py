@@ -39,17 +39,16 @@ def throughput(
     Exactly --output-len tokens are generated for each prompt, greedily, whatever they are. Loading and tokenisation
     are not timed.
     """
+    dataset, settings = chosen.make(DatasetConfig), chosen.make(EngineConfig)
     with open_streams(chosen.make(StreamConfig)) as reporter:
         from batchgen.bench.throughput import measure
         from batchgen.job import open_engine
 
         reporter.stage("loading model")
         began = time.perf_counter()
-        settings = chosen.make(EngineConfig)
         engine = open_engine(chosen.make(ModelConfig), settings, home())
         load_time = time.perf_counter() - began
         try:
-            dataset = chosen.make(DatasetConfig)
             encode = None if engine.tokenizer is None else engine.tokenizer.encode_prompt
             requests = load_dataset(dataset, vocab_size=engine.vocab_size, encode=encode, seed=settings.seed)
             reporter.stage("generating")

@@ -15,6 +15,7 @@ import pytest
 from batchgen.config import EngineConfig, ModelConfig
 from batchgen.core.sampling import SamplingParams
 from batchgen.core.sequence import Sequence
+from batchgen.errors import UsageError
 from tests.cli.conftest import Invoke
 
 
@@ -72,7 +73,12 @@ def test_a_command_of_vllm_with_another_first_word(invoke: Invoke, opened: Opene
 
 
 def test_a_fault_closes_the_engine(invoke: Invoke, opened: Opened) -> None:
-    result = invoke("bench", "throughput", "--dataset-name", "sharegpt")
+    result = invoke("bench", "throughput", "--input-len", "0")
     assert result.exit_code == 2
-    assert result.stderr.splitlines()[-1].endswith("error: --dataset-name sharegpt needs --dataset-path")
+    assert "error: --input-len 0" in result.stderr
     assert opened[0][2].closed
+
+
+def test_options_that_do_not_fit_are_found_before_the_model_is_loaded(invoke: Invoke, opened: Opened) -> None:
+    assert isinstance(invoke("bench", "throughput", "--dataset-name", "sharegpt").exception, UsageError)
+    assert not opened
