@@ -12,8 +12,8 @@ import typer
 from batchgen.bench.datasets import DatasetConfig, load_dataset
 from batchgen.cli.environment import home
 from batchgen.cli.flags import StreamConfig
-from batchgen.cli.options import EPILOG, Chosen, options
-from batchgen.cli.streams import open_streams
+from batchgen.cli.options import EPILOG, Chosen, file_to_write, options
+from batchgen.cli.streams import open_streams, write_file
 from batchgen.config import EngineConfig, ModelConfig
 
 __all__ = ["app"]
@@ -26,12 +26,7 @@ app = typer.Typer(help="Measure speed.", no_args_is_help=True)
 def throughput(
     chosen: Chosen,
     output_json: Annotated[
-        Path | None,
-        typer.Option(
-            help="Write the figures there: the keys of vLLM's file, and more.",
-            envvar="BATCHGEN_OUTPUT_JSON",
-            show_envvar=False,
-        ),
+        Path | None, file_to_write("output_json", "Write the figures there: the keys of vLLM's file, and more.")
     ] = None,
 ) -> None:
     """Measure offline throughput: the options and the three lines of `vllm bench throughput`.
@@ -60,4 +55,4 @@ def throughput(
         typer.echo(line)
     if output_json is not None:
         figures = result.to_json() | {"dataset": dataset.dataset_name, "load_time": load_time, "engine": described}
-        output_json.write_text(json.dumps(figures, indent=4) + "\n", encoding="utf-8")
+        write_file("--output-json", output_json, json.dumps(figures, indent=4) + "\n")

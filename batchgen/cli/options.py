@@ -19,7 +19,7 @@ import typer
 from batchgen.cli.flags import FLAGS, Flag
 from batchgen.errors import UsageError
 
-__all__ = ["EPILOG", "Chosen", "options"]
+__all__ = ["EPILOG", "Chosen", "file_to_write", "options"]
 
 Config = TypeVar("Config")
 
@@ -58,6 +58,19 @@ def options(*configs: type) -> Callable[[Callable[..., None]], Callable[..., Non
         return call
 
     return decorate
+
+
+def file_to_write(name: str, text: str) -> Any:
+    """An option for a file that a command writes at its end; refused at once where its folder is missing."""
+    return typer.Option(
+        help=text, envvar=f"BATCHGEN_{name.upper()}", show_envvar=False, show_default=False, callback=_in_a_folder
+    )
+
+
+def _in_a_folder(path: Path | None) -> Path | None:
+    if path is not None and not path.parent.is_dir():
+        raise typer.BadParameter(f"there is no folder {path.parent}")
+    return path
 
 
 def _parameters(config: type) -> Iterator[inspect.Parameter]:

@@ -11,10 +11,10 @@ import typer
 
 from batchgen.cli.environment import home
 from batchgen.cli.flags import StreamConfig
-from batchgen.cli.options import Chosen, options
-from batchgen.cli.streams import READER_GONE, open_streams, print_summary
+from batchgen.cli.options import Chosen, file_to_write, options
+from batchgen.cli.streams import READER_GONE, abandon_stdout, open_streams, print_summary, write_file
 from batchgen.config import EngineConfig, InputConfig, JobConfig, ModelConfig, OutputConfig
-from batchgen.errors import UsageError
+from batchgen.errors import BatchgenError, UsageError
 
 __all__ = ["default_output", "run_batch"]
 
@@ -31,14 +31,7 @@ def run_batch(
             metavar="INPUT", show_default=False, help="JSONL or Parquet: a path, an fsspec address, or - for stdin."
         ),
     ] = None,
-    summary_file: Annotated[
-        Path | None,
-        typer.Option(
-            help="Write the summary there as well.",
-            envvar="BATCHGEN_SUMMARY_FILE",
-            show_envvar=False,
-        ),
-    ] = None,
+    summary_file: Annotated[Path | None, file_to_write("summary_file", "Write the summary there as well.")] = None,
     trust_remote_code: Annotated[bool, typer.Option("--trust-remote-code", hidden=True)] = False,
 ) -> None:
     """Run all requests of a file through a model and write every result to Arrow files.
@@ -68,11 +61,14 @@ def run_batch(
         try:
             summary = run_job(config, home(), reporter)
         except BrokenPipeError as error:
+            if output != "-":
+                raise BatchgenError(f"a pipe or a connection broke: {error}") from error
+            abandon_stdout()
             raise typer.Exit(READER_GONE) from error
     line = json.dumps(summary.to_json(), ensure_ascii=False)
-    if summary_file is not None:
-        summary_file.write_text(line + "\n", encoding="utf-8")
     print_summary(line, to_stderr=output == "-")
+    if summary_file is not None:
+        write_file("--summary-file", summary_file, line + "\n")
     raise typer.Exit(summary.exit_code)
 
 

@@ -7,15 +7,16 @@ import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import typer
 
 from batchgen.cli.environment import live_terminal, wants_color
 from batchgen.cli.flags import StreamConfig
-from batchgen.errors import BatchgenError
+from batchgen.errors import BatchgenError, UsageError
 from batchgen.progress import Reporter
 
-__all__ = ["READER_GONE", "open_streams", "print_summary"]
+__all__ = ["READER_GONE", "abandon_stdout", "open_streams", "print_summary", "write_file"]
 
 READER_GONE = 141
 """Exit code where the reader of standard output went away: what the shell shows for a death by SIGPIPE."""
@@ -49,5 +50,17 @@ def print_summary(line: str, *, to_stderr: bool) -> None:
     try:
         print(line, file=sys.stderr if to_stderr else sys.stdout, flush=True)
     except BrokenPipeError:
-        # What is still buffered would fail again when Python closes the stream at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        abandon_stdout()
+
+
+def abandon_stdout() -> None:
+    """Let what is still buffered go nowhere: it would fail once more when Python closes the stream at exit."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def write_file(option: str, path: Path, text: str) -> None:
+    """Write the file that an option names. Raises `UsageError` where that fails."""
+    try:
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise UsageError(f"{option} {path}: cannot be written: {error}") from error

@@ -74,15 +74,17 @@ def _style(level: int) -> str:
 
 @contextmanager
 def logs(console: Console, level: str, form: LogFormat) -> Iterator[None]:
-    """Send this package's log lines from `level` up, and warnings of other libraries, to the console."""
+    """Send this package's log lines from `level` up, other libraries' warnings and Python's to the console."""
     handler = _ConsoleHandler(console)
     handler.setFormatter(JsonFormatter() if form == "json" else TextFormatter())
     root, own = logging.getLogger(), logging.getLogger("batchgen")
     before = own.level
     root.addHandler(handler)
     own.setLevel(level.upper())
+    logging.captureWarnings(True)
     try:
         yield
     finally:
+        logging.captureWarnings(False)
         own.setLevel(before)
         root.removeHandler(handler)

@@ -113,24 +113,31 @@ def test_a_signal_unwinds_and_ends_with_its_code(number: signal.Signals, code: i
     assert "Traceback" not in err
 
 
-def test_a_finished_job_whose_reader_left_is_a_finished_job() -> None:
-    command = program("sys.stdin.readline()")
+def run_without_reader(command: list[str]) -> tuple[int, str]:
+    """Exit code and standard error of a program that waits for a line before it writes to a closed pipe."""
     with subprocess.Popen(
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     ) as running:
         assert running.stdout is not None
-        assert running.stderr is not None
         running.stdout.close()
         running.stdout = None
         _, err = running.communicate("go on\n", timeout=30)
-    assert running.returncode == 0
-    assert err == ""
+    return running.returncode, err
+
+
+def test_a_finished_job_whose_reader_left_is_a_finished_job() -> None:
+    assert run_without_reader(program("sys.stdin.readline()")) == (0, "")
 
 
 def test_results_whose_reader_left_end_the_job_quietly() -> None:
-    done = subprocess.run(program("raise BrokenPipeError", "-o", "-"), capture_output=True, text=True, check=False)
-    assert done.returncode == 141
-    assert done.stderr == ""
+    command = program("sys.stdin.readline(); sys.stdout.write('x' * 100_000); sys.stdout.flush()", "-o", "-")
+    assert run_without_reader(command) == (141, "")
+
+
+def test_another_broken_pipe_is_an_error() -> None:
+    done = subprocess.run(program("raise BrokenPipeError('odd')"), capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert done.stderr.endswith("error: a pipe or a connection broke: odd\n")
 
 
 def on_terminal(body: str, **environment: str) -> str:

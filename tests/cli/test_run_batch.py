@@ -144,6 +144,7 @@ def test_a_faulty_config_file_is_named(
         ("--kv-cache-memory lots", "4GiB"),
         ("--max-failed some", "5%"),
         ("--quantization int4", "int8"),
+        ("--summary-file /nowhere/at/all.json", "no folder /nowhere/at"),
         ("--no-such-option", "--no-such-option"),
     ],
 )
