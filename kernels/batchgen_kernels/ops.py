@@ -35,8 +35,15 @@ __all__ = [
 
 Activation = Literal["silu", "gelu_tanh"]
 Precision = Literal["float32", "int8"]
-"""How a linear computes. int8: weights per output channel, activations per token after a block Hadamard rotation of
-64 over K, int32 sums."""
+"""How a linear computes. int8, for K a multiple of 64, on each row v of activations (a token) and of the weight (an
+output channel):
+
+1. each 64 values of v are rotated by the orthonormal Walsh-Hadamard matrix in natural order: six butterfly stages
+   (a, b) -> (a + b, a - b) at distances 1, 2, 4, .. 32, in float32, then a product with 1/8;
+2. scale = max |v| / 127 in float32, and q = v * (127 / max |v|), rounded to nearest, halves to even; a row of zeros has
+   scale 0 and q = 0. So |q| <= 127.
+
+out = (sum over k of q_x q_w, exact in int32) * scale_x * scale_w + bias, products from left to right in float32."""
 
 
 class Extent(Enum):
@@ -224,10 +231,24 @@ class Program(Protocol):
     def sample(self, logits: Buffer, rows: SamplingRows) -> npt.NDArray[np.int32]:
         """Choose one token a row from logits [R, V], as int32 [R].
 
-        Greedy: the arg-max, the lowest id on a tie. Otherwise: z = logits / temperature; keep the top_k largest z
-        (ties at the edge: lower ids first), of these the shortest prefix in order of falling probability whose sum
-        reaches top_p, of these the tokens with p >= min_p * max p; then the arg-max of z + g over the kept tokens,
-        where g = -log(-log(u)) (Gumbel-max: an exact draw from the softmax) and u in (0, 1) comes from
-        Philox4x32-10 (Salmon et al., 2011) with key = seed and counter = (position, token id // 4), word token id % 4.
+        Greedy (temperature 0): the arg-max, the lowest id on a tie. Otherwise, in this order:
+
+        1. z = (logits - max logits) / temperature.
+        2. Keep the top_k largest z; of equal ones the lower ids.
+        3. p = softmax of z over the kept tokens. With top_p < 1 keep the shortest prefix, in order of falling p (of
+           equal ones the lower id first), whose sum reaches top_p; at least one token.
+        4. Keep the tokens with p >= min_p * max p.
+        5. The arg-max over the kept tokens of z + g, the lowest id on a tie, where g = -log(-log(u)): Gumbel-max, an
+           exact draw from the softmax over the kept tokens.
+
+        u of token id i is (w + 0.5) / 2**32 in float64, never 0 or 1, with the 32-bit word w = word i % 4 of the
+        Philox4x32-10 block (Salmon et al., 2011) of
+
+            counter = (i // 4, 0, position & 0xffffffff, position >> 32)
+            key     = (seed & 0xffffffff, seed >> 32)
+
+        words in the order of Random123's arrays ctr.v[0..3] and key.v[0..1]. Steps 1 to 5 are defined in real numbers;
+        the reference computes them in float64. A program that computes in float32 agrees with it except where two
+        candidates, or a sum and its bound, are equal to float32 precision.
         """
         ...
