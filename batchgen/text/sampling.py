@@ -1,0 +1,99 @@
+"""The effective sampling settings: the request's, else the model's defaults, else the format's, cut to the context."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from collections.abc import Sequence as SequenceOf
+from dataclasses import dataclass
+from typing import Any
+
+from batchgen.core.sampling import SamplingParams
+from batchgen.protocol.request import GenRequest, SamplingRequest
+
+__all__ = ["ResolvedSampling", "SamplingDefaults"]
+
+_NEUTRAL: Mapping[str, float] = {"temperature": 1.0, "top_p": 1.0, "top_k": 0, "min_p": 0.0}
+"""The format's defaults."""
+
+
+@dataclass(frozen=True, slots=True)
+class ResolvedSampling:
+    """Settings for every choice of a request."""
+
+    params: tuple[SamplingParams, ...]
+    """In choice order: prompt index * n + sample index."""
+    effective: Mapping[str, Any]
+    """Under the request's names: values in force that the request did not send, or sent otherwise."""
+
+
+@dataclass(frozen=True, slots=True)
+class SamplingDefaults:
+    """What a run and its model add to the settings of a request."""
+
+    generation_config: Mapping[str, Any]
+    """Values it has apply where the request sends none; if it says `do_sample: false`, its sampling values don't."""
+    end_ids: frozenset[int]
+    """The model's end tokens."""
+    max_model_len: int
+    """Tokens of prompt and output together, at most."""
+    run_seed: int
+    """Requests without a seed derive theirs from it and their custom_id."""
+
+    def resolve(self, request: GenRequest, prompt_lengths: SequenceOf[int]) -> ResolvedSampling:
+        """Settings for each sample of each prompt. Every prompt is shorter than `max_model_len`."""
+        sent = request.sampling
+        values = self._values(sent)
+        room = [self.max_model_len - length for length in prompt_lengths]
+        limits = [left if sent.max_tokens is None else min(sent.max_tokens, left) for left in room]
+        seed = _derived_seed(self.run_seed, request.custom_id) if sent.seed is None else sent.seed
+        params = tuple(
+            SamplingParams(
+                max_tokens=limit,
+                temperature=values["temperature"],
+                top_p=values["top_p"],
+                top_k=int(values["top_k"]) if values["top_k"] > 0 else None,
+                min_p=values["min_p"],
+                seed=_stream_seed(seed, prompt, sample),
+                stop_token_ids=frozenset(sent.stop_token_ids) | (frozenset() if sent.ignore_eos else self.end_ids),
+            )
+            for prompt, limit in enumerate(limits)
+            for sample in range(request.n)
+        )
+        effective = {
+            name: value for name, value in values.items() if getattr(sent, name) is None and value != _NEUTRAL[name]
+        }
+        if sent.max_tokens is not None and any(limit != sent.max_tokens for limit in limits):
+            effective["max_tokens"] = limits[0] if len(set(limits)) == 1 else limits
+        if sent.seed is None and not params[0].greedy:
+            effective["seed"] = seed
+        return ResolvedSampling(params, effective)
+
+    def unsupported(self) -> dict[str, Any]:
+        """Values of the generation configuration that would change the output, but are not applied."""
+        penalty = self._model_value("repetition_penalty")
+        return {} if penalty in {None, 1.0} else {"repetition_penalty": penalty}
+
+    def _values(self, sent: SamplingRequest) -> dict[str, Any]:
+        values: dict[str, Any] = {}
+        for name, neutral in _NEUTRAL.items():
+            candidates = (getattr(sent, name), self._model_value(name), neutral)
+            values[name] = next(value for value in candidates if value is not None)
+        return values
+
+    def _model_value(self, name: str) -> Any:
+        return None if self.generation_config.get("do_sample") is False else self.generation_config.get(name)
+
+
+def _derived_seed(run_seed: int, custom_id: str) -> int:
+    """A seed in [0, 2**63) that depends on nothing but the two; a request that sends it gets the same streams."""
+    return _hash(f"{run_seed}\0{custom_id}") >> 1
+
+
+def _stream_seed(seed: int, prompt: int, sample: int) -> int:
+    """The generator's key in [0, 2**64): n samples are n streams of one seed, the same in every run."""
+    return _hash(f"{seed}\0{prompt}\0{sample}")
+
+
+def _hash(text: str) -> int:
+    return int.from_bytes(hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).digest(), "little")
