@@ -1,0 +1,41 @@
+# make run      a first result on a fresh machine
+# make test     every test, as continuous integration runs them
+# make check    lint, format, types
+# make property the property tests with 10,000 examples each
+VENV ?= .venv
+PY := $(VENV)/bin/python
+STAMP := $(VENV)/.installed
+SOURCES := pyproject.toml constraints.txt kernels/CMakeLists.txt $(wildcard kernels/csrc/*)
+export HF_HUB_OFFLINE := 1
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+
+.PHONY: run test check property native clean help
+
+help:
+	@sed -n 's/^# make/make/p' $(MAKEFILE_LIST)
+
+# An editable install: Python files are used from here, the native extension is built anew when its sources change.
+$(STAMP): $(SOURCES)
+	test -x $(PY) || python3 -m venv $(VENV)
+	$(PY) -m pip install -q -c constraints.txt torch
+	$(PY) -m pip install -q -c constraints.txt -e '.[test,lint]'
+	touch $@
+
+run: $(STAMP)
+	$(VENV)/bin/batchgen models pull
+	$(VENV)/bin/batchgen run-batch sample_data/requests.jsonl -o out/sample.jsonl --overwrite
+	@$(PY) -c "import json; [print('\n---', r['custom_id'], '\n' + (r['response']['body']['choices'][0].get('text') or r['response']['body']['choices'][0]['message']['content']).strip()) for r in map(json.loads, list(open('out/sample.jsonl', encoding='utf-8'))[:4])]"
+
+test: $(STAMP)
+	$(PY) -m pytest
+
+check: $(STAMP)
+	$(VENV)/bin/ruff check .
+	$(VENV)/bin/ruff format --check .
+	$(VENV)/bin/mypy
+
+property: $(STAMP)
+	$(PY) -m pytest tests/property --hypothesis-profile=thorough
+
+clean:
+	rm -rf $(VENV) build dist out

@@ -1,0 +1,168 @@
+"""Block tables: which blocks hold the keys and values of which sequence."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence as SequenceOf
+from dataclasses import dataclass, field
+
+from batchgen.core.block_pool import Block, BlockPool
+from batchgen.core.prefix_index import BlockKey, PrefixIndex
+from batchgen.core.sequence import Sequence
+
+__all__ = ["KVManager", "Match"]
+
+
+@dataclass(frozen=True, slots=True)
+class Match:
+    """The beginning of a sequence that lies in the cache already."""
+
+    blocks: tuple[Block, ...]
+
+    @property
+    def idle(self) -> int:
+        """How many of the blocks are free now, and so count against the free ones when they are held again."""
+        return sum(block.references == 0 for block in self.blocks)
+
+
+@dataclass(slots=True)
+class _Table:
+    """The blocks of one sequence. It only grows until it is released."""
+
+    blocks: list[Block] = field(default_factory=list)
+    ids: list[int] = field(default_factory=list)
+    published: int = 0
+    """Leading blocks that were offered to the index. They are full and never written again."""
+
+    def append(self, block: Block) -> None:
+        self.blocks.append(block)
+        self.ids.append(block.block_id)
+
+
+class KVManager:
+    """Gives blocks to sequences and shares the full ones by content.
+
+    A block is published when the step that fills it is planned: within that step each layer writes all keys before it
+    reads any, so that sequences which start in the same step share it already. Only full blocks are shared; the block
+    that a sequence writes next has one owner.
+    """
+
+    def __init__(self, num_blocks: int, block_size: int, index: PrefixIndex | None) -> None:
+        """`index` None: nothing is shared."""
+        if block_size < 1:
+            raise ValueError(f"a block holds at least one token, got {block_size}")
+        self._pool = BlockPool(num_blocks)
+        self._index = index
+        self._tables: dict[int, _Table] = {}
+        self._keys: dict[int, list[BlockKey]] = {}
+        self.block_size = block_size
+
+    @property
+    def num_blocks(self) -> int:
+        """Blocks in all."""
+        return self._pool.num_blocks
+
+    @property
+    def num_free(self) -> int:
+        """Blocks that no sequence holds."""
+        return self._pool.num_free
+
+    def blocks_for(self, length: int) -> int:
+        """Blocks that hold `length` tokens."""
+        return -(-length // self.block_size)
+
+    def missing(self, sequence: Sequence, length: int) -> int:
+        """Blocks to take before the sequence's table covers `length` tokens."""
+        return self.blocks_for(length) - len(self._tables[sequence.seq_id].blocks)
+
+    def table(self, sequence: Sequence) -> SequenceOf[int]:
+        """Block ids of a sequence that holds blocks. It may grow later, and never changes otherwise."""
+        return self._tables[sequence.seq_id].ids
+
+    def match(self, sequence: Sequence) -> Match:
+        """The longest run of full blocks from the sequence's start that the cache holds.
+
+        At least one token is left to compute, since its logits choose the next one.
+        """
+        if self._index is None:
+            return Match(())
+        found: list[Block] = []
+        for number in range((sequence.length - 1) // self.block_size):
+            block = self._index.find(self._key(sequence, number))
+            if block is None:
+                break
+            found.append(block)
+        return Match(tuple(found))
+
+    def open(self, sequence: Sequence, match: Match, length: int) -> int:
+        """Start the sequence's table with the matched blocks and reserve the rest for `length` tokens.
+
+        Returns the number of tokens that the matched blocks hold. `match` must be of this very moment.
+        """
+        if sequence.seq_id in self._tables:
+            raise ValueError(f"sequence {sequence.seq_id} holds blocks already")
+        table = self._tables[sequence.seq_id] = _Table(published=len(match.blocks))
+        for block in match.blocks:
+            self._pool.share(block)
+            table.append(block)
+        self.extend(sequence, length)
+        return len(match.blocks) * self.block_size
+
+    def extend(self, sequence: Sequence, length: int) -> None:
+        """Reserve blocks until the table covers `length` tokens. Callers compare `missing` with `num_free` first."""
+        table = self._tables[sequence.seq_id]
+        for _ in range(self.missing(sequence, length)):
+            block = self._pool.take()
+            if self._index is not None:
+                self._index.forget(block)
+            table.append(block)
+
+    def publish(self, sequence: Sequence, stop: int) -> None:
+        """Offer the blocks that are full once the tokens before position `stop` are computed, as this step plans."""
+        table = self._tables[sequence.seq_id]
+        full = stop // self.block_size
+        if self._index is not None:
+            for number in range(table.published, full):
+                self._index.publish(self._key(sequence, number), table.blocks[number])
+        table.published = max(table.published, full)
+
+    def release(self, sequence: Sequence) -> None:
+        """The sequence gives its blocks back. What they hold can be matched until they are taken again.
+
+        The last block goes first, so that a beginning, which others may share, outlives its continuations.
+        """
+        for block in reversed(self._tables.pop(sequence.seq_id).blocks):
+            self._pool.release(block)
+
+    def drop_keys(self, sequence: Sequence) -> None:
+        """Forget what was computed to look the sequence up; it is finished."""
+        self._keys.pop(sequence.seq_id, None)
+
+    def check_invariants(self) -> None:
+        """Raise `AssertionError` where the books don't balance. For tests: the cost is linear in the cache."""
+        held = Counter(block.block_id for table in self._tables.values() for block in table.blocks)
+        free = [block.block_id for block in self._pool.free_blocks()]
+        assert len(free) == len(set(free)) == self._pool.num_free, "the free list is broken"
+        assert not held.keys() & set(free), "a held block is free"
+        assert len(held) + len(free) == self.num_blocks, "a block is neither free nor held"
+        for block in self._pool.blocks():
+            assert block.references == held[block.block_id], f"{block}: {held[block.block_id]} tables hold it"
+        for seq_id, table in self._tables.items():
+            assert table.ids == [block.block_id for block in table.blocks], f"table of {seq_id}"
+            assert len(set(table.ids)) == len(table.ids), f"sequence {seq_id} holds a block twice"
+            for block in table.blocks[table.published :]:
+                assert block.references == 1, f"{block} is written by {seq_id} and held by another"
+        writable = {block.block_id for table in self._tables.values() for block in table.blocks[table.published :]}
+        for key, block in self._index.published() if self._index is not None else ():
+            assert self._index is not None
+            assert self._index.find(key) is block, "the index contradicts itself"
+            assert block.block_id not in writable, f"{block} is published before it is full"
+
+    def _key(self, sequence: Sequence, number: int) -> BlockKey:
+        """The key of the sequence's block `number`; each is computed once."""
+        keys = self._keys.setdefault(sequence.seq_id, [])
+        while len(keys) <= number:
+            start = len(keys) * self.block_size
+            tokens = sequence.tokens(start, start + self.block_size)
+            keys.append(PrefixIndex.key(keys[-1] if keys else None, tokens))
+        return keys[number]
