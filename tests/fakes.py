@@ -1,0 +1,139 @@
+"""A model runner in plain Python that checks what the scheduler asks of it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence as SequenceOf
+from dataclasses import dataclass
+from hashlib import blake2b
+
+from batchgen.core.kv_manager import KVManager
+from batchgen.core.prefix_index import PrefixIndex
+from batchgen.core.sampling import SamplingParams
+from batchgen.core.scheduler import Refusal, Scheduler
+from batchgen.core.sequence import Sequence
+from batchgen.core.step import Capacity, ScheduledSequence, StepPlan, StepResult
+
+VOCAB = 1_000
+
+
+def history_after(history: bytes, token: int) -> bytes:
+    """A digest that stands for all tokens so far, chained token by token."""
+    return blake2b(history + token.to_bytes(8, "little"), digest_size=8).digest()
+
+
+def next_token(history: bytes, params: SamplingParams) -> int:
+    """The fake model: a function of everything before and of the request's own settings."""
+    digest = blake2b(history + params.seed.to_bytes(8, "little"), digest_size=8).digest()
+    return int.from_bytes(digest, "little") % VOCAB
+
+
+@dataclass(frozen=True, slots=True)
+class _Slot:
+    """What stands for the keys and values of one token."""
+
+    position: int
+    token: int
+    history: bytes
+    """Of all tokens up to and including this one."""
+
+
+class FakeRunner:
+    """Remembers what each cache slot holds, and fails when a sequence would read what is not its own history.
+
+    As in a real layer, all slots of a step are written before any is read.
+    """
+
+    def __init__(self, capacity: Capacity) -> None:
+        self._capacity = capacity
+        self._slots: dict[int, _Slot] = {}
+        self.steps = 0
+        self.computed_tokens = 0
+
+    @property
+    def capacity(self) -> Capacity:
+        return self._capacity
+
+    def execute(self, plan: StepPlan) -> StepResult:
+        self._check_plan(plan)
+        self._write(plan)
+        self.steps += 1
+        self.computed_tokens += plan.num_tokens
+        return StepResult([next_token(self._read(s), s.sampling) for s in plan.sampled if s.sampling is not None])
+
+    def close(self) -> None:
+        self._slots.clear()
+
+    def _check_plan(self, plan: StepPlan) -> None:
+        capacity = self._capacity
+        assert 0 < plan.num_tokens <= capacity.max_num_batched_tokens
+        assert 0 < len(plan.scheduled) <= capacity.max_num_seqs
+        assert len({s.seq_id for s in plan.scheduled}) == len(plan.scheduled), "a sequence twice in one step"
+        for s in plan.scheduled:
+            assert s.tokens
+            assert len(s.block_table) * capacity.block_size >= s.stop, "the table does not cover the tokens"
+            assert len(set(s.block_table)) == len(s.block_table), "a block twice in one table"
+            assert all(0 <= block < capacity.num_blocks for block in s.block_table)
+
+    def _write(self, plan: StepPlan) -> None:
+        """Fill the step's slots. The histories need their predecessors, which another sequence of the step may write;
+        so tokens go in order of position."""
+        written: set[int] = set()
+        entries = sorted(
+            ((s.start + i, token, s) for s in plan.scheduled for i, token in enumerate(s.tokens)), key=lambda e: e[0]
+        )
+        stale = {self._slot(s, s.start + i) for s in plan.scheduled for i in range(len(s.tokens))}
+        for slot in stale:
+            self._slots.pop(slot, None)
+        for position, token, s in entries:
+            before = b"" if position == 0 else self._history(s, position - 1)
+            slot = self._slot(s, position)
+            assert slot not in written, f"slot {slot} is written by two sequences"
+            written.add(slot)
+            self._slots[slot] = _Slot(position, token, history_after(before, token))
+
+    def _read(self, s: ScheduledSequence) -> bytes:
+        """Walk all that the last token attends to; every slot must continue the one before."""
+        history = b""
+        for position in range(s.stop):
+            slot = self._slots.get(self._slot(s, position))
+            assert slot is not None, f"sequence {s.seq_id} reads position {position}, which nobody wrote"
+            assert slot.position == position
+            assert slot.history == history_after(history, slot.token), f"sequence {s.seq_id} reads foreign keys"
+            if position >= s.start:
+                assert slot.token == s.tokens[position - s.start]
+            history = slot.history
+        return history
+
+    def _history(self, s: ScheduledSequence, position: int) -> bytes:
+        slot = self._slots.get(self._slot(s, position))
+        assert slot is not None, f"sequence {s.seq_id} builds on position {position}, which nobody wrote"
+        assert slot.position == position
+        return slot.history
+
+    def _slot(self, s: ScheduledSequence, position: int) -> int:
+        size = self._capacity.block_size
+        return s.block_table[position // size] * size + position % size
+
+
+def expected_output(prompt: SequenceOf[int], params: SamplingParams) -> list[int]:
+    """What the fake model generates for a prompt alone, without any engine."""
+    history = b""
+    for token in prompt:
+        history = history_after(history, token)
+    output: list[int] = []
+    while len(output) < params.max_tokens:
+        token = next_token(history, params)
+        output.append(token)
+        if token in params.stop_token_ids:
+            break
+        history = history_after(history, token)
+    return output
+
+
+def scheduler_for(capacity: Capacity, index: PrefixIndex | None) -> tuple[Scheduler, KVManager]:
+    """A scheduler and its KV manager."""
+    kv = KVManager(capacity.num_blocks, capacity.block_size, index)
+    return Scheduler(capacity, kv), kv
+
+
+__all__ = ["VOCAB", "FakeRunner", "Refusal", "Sequence", "expected_output", "next_token", "scheduler_for"]

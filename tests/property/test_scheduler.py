@@ -1,0 +1,160 @@
+"""Whatever the blocks, budgets, order and neighbours: each sequence gets the tokens that it gets alone."""
+
+from __future__ import annotations
+
+import random
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from batchgen.core.kv_manager import KVManager
+from batchgen.core.ordering import offline_order
+from batchgen.core.prefix_index import PrefixIndex
+from batchgen.core.sampling import SamplingParams
+from batchgen.core.scheduler import Refusal, Scheduler
+from batchgen.core.sequence import FinishReason, Sequence, Status
+from batchgen.core.step import Capacity
+from tests.fakes import FakeRunner, expected_output, scheduler_for
+
+Request = tuple[tuple[int, ...], SamplingParams]
+
+
+@st.composite
+def workloads(draw: st.DrawFn) -> list[Request]:
+    """Requests whose prompts grow from a few stems, so that beginnings of many lengths are shared."""
+    stems = draw(st.lists(st.lists(st.integers(0, 3), min_size=1, max_size=24), min_size=1, max_size=3))
+    requests: list[Request] = []
+    for _ in range(draw(st.integers(1, 12))):
+        stem = draw(st.sampled_from(stems))
+        own = draw(st.lists(st.integers(0, 3), max_size=10))
+        prompt = tuple(stem[: draw(st.integers(1, len(stem)))] + own)
+        stop_ids = draw(st.sampled_from([frozenset[int](), frozenset(range(0, 1000, 7))]))
+        params = SamplingParams(
+            max_tokens=draw(st.integers(1, 12)), seed=draw(st.integers(0, 1)), stop_token_ids=stop_ids
+        )
+        requests.append((prompt, params))
+    return requests
+
+
+@st.composite
+def capacities(draw: st.DrawFn) -> Capacity:
+    """From a cache that holds hardly one sequence to one that holds all."""
+    block_size = draw(st.integers(1, 8))
+    seqs = draw(st.integers(1, 8))
+    return Capacity(
+        num_blocks=draw(st.integers(1, 60)),
+        block_size=block_size,
+        max_num_seqs=seqs,
+        max_num_batched_tokens=draw(st.integers(seqs, 40)),
+    )
+
+
+def drive(
+    scheduler: Scheduler, kv: KVManager, runner: FakeRunner, arrivals: list[list[Sequence]]
+) -> tuple[list[Sequence], list[Refusal]]:
+    """Run to the end; each further list of arrivals is added after one more step."""
+    finished: list[Sequence] = []
+    refused: list[Refusal] = []
+    pending = list(arrivals)
+    total = sum(s.length + s.params.max_tokens for batch in arrivals for s in batch)
+    # Generous, and finite: a preemption costs a whole sequence at most, and the oldest always moves on.
+    for _ in range(10 + len(arrivals) + total * (1 + sum(map(len, arrivals)))):
+        for sequence in pending.pop(0) if pending else []:
+            refusal = scheduler.add(sequence)
+            if refusal is not None:
+                refused.append(refusal)
+        plan = scheduler.schedule()
+        kv.check_invariants()
+        if plan is None:
+            if not pending:
+                return finished, refused
+            continue
+        finished += scheduler.commit(plan, runner.execute(plan))
+        kv.check_invariants()
+    raise AssertionError("no end in sight")
+
+
+@given(workloads(), capacities(), st.booleans(), st.booleans(), st.integers(1, 4), st.randoms(use_true_random=False))
+def test_outputs_do_not_depend_on_scheduling(
+    requests: list[Request],
+    capacity: Capacity,
+    shared: bool,
+    ordered: bool,
+    waves: int,
+    rng: random.Random,
+) -> None:
+    scheduler, kv = scheduler_for(capacity, PrefixIndex() if shared else None)
+    runner = FakeRunner(capacity)
+    sequences = [Sequence(i, prompt, params) for i, (prompt, params) in enumerate(requests)]
+    arranged = offline_order(sequences) if ordered else rng.sample(sequences, len(sequences))
+    arrivals = [arranged[i::waves] for i in range(waves)]
+
+    finished, refused = drive(scheduler, kv, runner, arrivals)
+
+    assert sorted([s.seq_id for s in finished] + [r.sequence.seq_id for r in refused]) == list(range(len(requests)))
+    for refusal in refused:
+        assert refusal.blocks_needed > capacity.num_blocks
+    for sequence in finished:
+        prompt, params = requests[sequence.seq_id]
+        assert sequence.output == expected_output(prompt, params)
+        stopped = sequence.output[-1] in params.stop_token_ids
+        assert sequence.finish_reason == (FinishReason.STOP if stopped else FinishReason.LENGTH)
+        assert sequence.status is Status.FINISHED
+        assert 0 <= sequence.cached < len(prompt)
+    stats = scheduler.stats()
+    assert (stats.running, stats.waiting, stats.blocks_used) == (0, 0, 0)
+    assert stats.computed_tokens == runner.computed_tokens
+    assert stats.steps == runner.steps
+    assert stats.preemptions == sum(s.preemptions for s in sequences)
+
+
+@given(workloads(), st.integers(1, 8))
+def test_with_room_for_all_every_shared_block_is_computed_once(requests: list[Request], block_size: int) -> None:
+    capacity = Capacity(num_blocks=500, block_size=block_size, max_num_seqs=64, max_num_batched_tokens=2_000)
+    scheduler, kv = scheduler_for(capacity, PrefixIndex())
+    sequences = [Sequence(i, prompt, SamplingParams(max_tokens=1)) for i, (prompt, _) in enumerate(requests)]
+
+    finished, _ = drive(scheduler, kv, FakeRunner(capacity), [offline_order(sequences)])
+
+    known: set[tuple[int, ...]] = set()
+    expected = 0
+    for prompt in (tuple(sequence.prompt) for sequence in offline_order(sequences)):
+        ends = range(block_size, len(prompt) + 1, block_size)
+        # A whole prompt is never taken from the cache: its last token must be computed for its logits.
+        shared = sum(prompt[:end] in known for end in ends if end < len(prompt))
+        expected += len(prompt) - shared * block_size
+        known |= {prompt[:end] for end in ends}
+    assert len(finished) == len(requests)
+    assert scheduler.stats().computed_tokens == expected
+
+
+@given(workloads(), capacities())
+def test_a_preempted_sequence_keeps_its_tokens(requests: list[Request], capacity: Capacity) -> None:
+    """Output is only ever appended to, and each token is shown to the probe once."""
+    seen: dict[int, list[int]] = {}
+
+    class Probe:
+        def __init__(self, seq_id: int) -> None:
+            self.tokens = seen.setdefault(seq_id, [])
+
+        def push(self, token: int) -> bool:
+            self.tokens.append(token)
+            return len(self.tokens) == 5
+
+    scheduler, kv = scheduler_for(capacity, PrefixIndex())
+    sequences = [
+        Sequence(i, prompt, SamplingParams(max_tokens=params.max_tokens, seed=params.seed), Probe(i))
+        for i, (prompt, params) in enumerate(requests)
+    ]
+    finished, _ = drive(scheduler, kv, FakeRunner(capacity), [sequences])
+    for sequence in finished:
+        assert seen[sequence.seq_id] == sequence.output
+        assert len(sequence.output) == min(5, sequence.params.max_tokens)
+        assert (sequence.finish_reason is FinishReason.STOP) == (len(sequence.output) == 5)
+
+
+@given(st.lists(st.lists(st.integers(0, 70_000), min_size=1, max_size=6), max_size=30), st.randoms())
+def test_offline_order_is_the_lexicographic_one(prompts: list[list[int]], rng: random.Random) -> None:
+    sequences = [Sequence(i, prompt, SamplingParams(max_tokens=1)) for i, prompt in enumerate(prompts)]
+    ordered = offline_order(rng.sample(sequences, len(sequences)))
+    assert [list(s.prompt) for s in ordered] == sorted(prompts)
