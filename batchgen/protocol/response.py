@@ -1,0 +1,104 @@
+"""Completions and faults to result rows, and result rows to the lines of OpenAI's batch output."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from batchgen.protocol.faults import Code, RowFault
+from batchgen.protocol.request import Endpoint
+from batchgen.protocol.result import Choice, Completion, ResultRow
+
+__all__ = ["Responder", "batch_line"]
+
+
+@dataclass(frozen=True, slots=True)
+class Responder:
+    """Makes the rows of one run. Ids derive from the run and the row, so a repeated run of the same id repeats them."""
+
+    run_id: str
+    created: int
+    """Seconds since the epoch, for the bodies."""
+
+    def completed(self, completion: Completion) -> ResultRow:
+        """The row of an answered request."""
+        request, first = completion.request, completion.choices[0]
+        tokens = sum(choice.completion_tokens for choice in completion.choices)
+        return ResultRow(
+            custom_id=request.custom_id,
+            line=request.line,
+            status_code=200,
+            text=first.text,
+            finish_reason=first.finish_reason,
+            prompt_tokens=completion.prompt_tokens,
+            completion_tokens=tokens,
+            cached_tokens=completion.cached_tokens,
+            response=self._body(completion, tokens),
+            extra=request.extra,
+        )
+
+    def refused(
+        self, line: int, custom_id: str | None, fault: RowFault, extra: Mapping[str, Any] | None = None
+    ) -> ResultRow:
+        """The row of a request that has no answer."""
+        error = {"message": fault.message, "type": _error_type(fault.code), "param": fault.param, "code": fault.code}
+        return ResultRow(
+            custom_id=custom_id,
+            line=line,
+            status_code=fault.code.status,
+            error=fault,
+            response=None if fault.code is Code.INVALID_JSON_LINE else {"error": error},
+            extra=extra or {},
+        )
+
+    def _body(self, completion: Completion, completion_tokens: int) -> dict[str, Any]:
+        request = completion.request
+        chat = request.endpoint is Endpoint.CHAT
+        prefix = "chatcmpl" if chat else "cmpl"
+        body: dict[str, Any] = {
+            "id": f"{prefix}-{row_id(self.run_id, request.line, request.custom_id)}",
+            "object": "chat.completion" if chat else "text_completion",
+            "created": self.created,
+            "model": completion.model,
+            "choices": [_chat_choice(c) if chat else _text_choice(c) for c in completion.choices],
+            "usage": {
+                "prompt_tokens": completion.prompt_tokens,
+                "completion_tokens": completion_tokens,
+                "total_tokens": completion.prompt_tokens + completion_tokens,
+                "prompt_tokens_details": {"cached_tokens": completion.cached_tokens},
+            },
+        }
+        if completion.effective:
+            body["batchgen"] = {"effective": dict(completion.effective)}
+        return body
+
+
+def row_id(run_id: str, line: int, custom_id: str | None) -> str:
+    """24 hex digits that name a row of a run."""
+    return hashlib.blake2b(f"{run_id}\0{line}\0{custom_id}".encode("utf-8", "replace"), digest_size=12).hexdigest()
+
+
+def batch_line(run_id: str, row: ResultRow) -> dict[str, Any]:
+    """A row in the shape of OpenAI's batch output. A line that is no request at all has an error and no response."""
+    name = row_id(run_id, row.line, row.custom_id)
+    line: dict[str, Any] = {"id": f"batch_req_{name}", "custom_id": row.custom_id, "response": None, "error": None}
+    if row.response is None and row.error is not None:
+        line["error"] = {"code": row.error.code, "message": row.error.message}
+    else:
+        line["response"] = {"status_code": row.status_code, "request_id": f"req_{name}", "body": row.response}
+    return line
+
+
+def _chat_choice(choice: Choice) -> dict[str, Any]:
+    message = {"role": "assistant", "content": choice.text, "refusal": None}
+    return {"index": choice.index, "message": message, "logprobs": None, "finish_reason": choice.finish_reason}
+
+
+def _text_choice(choice: Choice) -> dict[str, Any]:
+    return {"index": choice.index, "text": choice.text, "logprobs": None, "finish_reason": choice.finish_reason}
+
+
+def _error_type(code: Code) -> str:
+    return "server_error" if code is Code.INTERNAL_ERROR else "invalid_request_error"
