@@ -80,15 +80,20 @@ def row_id(run_id: str, line: int, custom_id: str | None) -> str:
     return hashlib.blake2b(f"{run_id}\0{line}\0{custom_id}".encode("utf-8", "replace"), digest_size=12).hexdigest()
 
 
-def batch_line(run_id: str, row: ResultRow) -> dict[str, Any]:
-    """A row in the shape of OpenAI's batch output. A line that is no request at all has an error and no response."""
-    name = row_id(run_id, row.line, row.custom_id)
-    line: dict[str, Any] = {"id": f"batch_req_{name}", "custom_id": row.custom_id, "response": None, "error": None}
-    if row.response is None and row.error is not None:
-        line["error"] = {"code": row.error.code, "message": row.error.message}
-    else:
-        line["response"] = {"status_code": row.status_code, "request_id": f"req_{name}", "body": row.response}
-    return line
+def batch_line(
+    run_id: str, line: int, custom_id: str | None, status_code: int, body: Any, error: Mapping[str, Any] | None
+) -> dict[str, Any]:
+    """A row in the shape of OpenAI's batch output. A line that is no request at all has an error and no response.
+
+    `body` is the response body in any form that the caller's JSON writer takes.
+    """
+    name = row_id(run_id, line, custom_id)
+    shaped: dict[str, Any] = {"id": f"batch_req_{name}", "custom_id": custom_id, "response": None, "error": None}
+    if body is not None:
+        shaped["response"] = {"status_code": status_code, "request_id": f"req_{name}", "body": body}
+    elif error is not None:
+        shaped["error"] = {"code": error["code"], "message": error["message"]}
+    return shaped
 
 
 def _chat_choice(choice: Choice) -> dict[str, Any]:

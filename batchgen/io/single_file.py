@@ -1,0 +1,54 @@
+"""One file out of the shards of a folder."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pyarrow as pa
+
+from batchgen.io.durable import durable_file
+from batchgen.io.shards import read_shards
+from batchgen.protocol.response import batch_line
+
+__all__ = ["write_error_file", "write_single_file"]
+
+
+def write_single_file(shards: Path, target: Path, schema: pa.Schema, run_id: str) -> None:
+    """Write `target` as its ending says: `.jsonl` (OpenAI's lines), `.parquet` or `.arrow` (one IPC stream)."""
+    with durable_file(target) as file:
+        if target.suffix == ".jsonl":
+            for line in _lines(shards, run_id):
+                file.write(line)
+        elif target.suffix == ".parquet":
+            import pyarrow.parquet as pq
+
+            with pq.ParquetWriter(file, schema) as parquet:
+                for batch in read_shards(shards):
+                    parquet.write_batch(batch)
+        else:
+            with pa.ipc.new_stream(file, schema) as stream:
+                for batch in read_shards(shards):
+                    stream.write_batch(batch)
+
+
+def write_error_file(shards: Path, target: Path, run_id: str) -> None:
+    """Write the lines of all rows that failed."""
+    with durable_file(target) as file:
+        for line in _lines(shards, run_id, only_failed=True):
+            file.write(line)
+
+
+def _lines(shards: Path, run_id: str, *, only_failed: bool = False) -> Iterator[bytes]:
+    for batch in read_shards(shards):
+        for row in batch.to_pylist():
+            if not only_failed or row["status_code"] != 200:
+                yield orjson.dumps(_line(run_id, row), option=orjson.OPT_APPEND_NEWLINE)
+
+
+def _line(run_id: str, row: dict[str, Any]) -> dict[str, Any]:
+    # The body is JSON text already, and needs no second reading.
+    body = None if row["response"] is None else orjson.Fragment(row["response"])
+    return batch_line(run_id, row["line"], row["custom_id"], row["status_code"], body, row["error"])
