@@ -44,7 +44,7 @@ def throughput(
         engine = open_engine(chosen.make(ModelConfig), settings, home())
         load_time = time.perf_counter() - began
         try:
-            encode = None if engine.tokenizer is None else engine.tokenizer.encode_prompt
+            encode = None if engine.tokenizer is None else engine.encode_prompt
             requests = load_dataset(dataset, vocab_size=engine.vocab_size, encode=encode, seed=settings.seed)
             reporter.stage("generating")
             result = measure(engine, requests, reporter)

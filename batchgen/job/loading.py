@@ -1,0 +1,118 @@
+"""A model, ready to run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from collections.abc import Sequence as SequenceOf
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from batchgen.checkpoint.resolve import resolve
+from batchgen.checkpoint.types import Checkpoint
+from batchgen.config import EngineConfig, ModelConfig
+from batchgen.core.kv_manager import KVManager
+from batchgen.core.prefix_index import PrefixIndex
+from batchgen.core.sampling import SamplingParams
+from batchgen.core.scheduler import Scheduler
+from batchgen.core.sequence import Sequence
+from batchgen.engine import Engine
+from batchgen.errors import OutOfResourcesError, UsageError
+from batchgen.model.runner import Runner, load_runner
+from batchgen.protocol.faults import RowFault
+from batchgen.protocol.request import ChatPrompt, Endpoint, GenRequest, Prompt
+from batchgen.text.prompt import Prompter
+from batchgen.text.template import load_template
+from batchgen.text.tokenizer import Tokenizer, load_tokenizer
+
+__all__ = ["LoadedEngine", "find_checkpoint", "load_engine", "open_engine"]
+
+_WINDOW = 16_384
+
+
+def find_checkpoint(config: ModelConfig, home: Path) -> Checkpoint:
+    """Find the model that the settings name, with whatever they replace of it."""
+    return resolve(
+        config.model,
+        home=home,
+        revision=config.revision,
+        tokenizer=config.tokenizer,
+        load_format=config.load_format,
+        generation_config=config.generation_config,
+        chat_template=config.chat_template,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedEngine:
+    """An engine with its model. `close` gives its memory back."""
+
+    checkpoint: Checkpoint
+    tokenizer: Tokenizer | None
+    runner: Runner
+    config: EngineConfig
+
+    @property
+    def vocab_size(self) -> int:
+        """Token ids are [0, vocab_size)."""
+        return self.runner.vocab_size
+
+    def encode_prompt(self, prompt: Prompt) -> SequenceOf[int]:
+        """Token ids of one prompt. Raises `UsageError` where it can't be encoded."""
+        prompter = Prompter(self.tokenizer, load_template(self.checkpoint), self.vocab_size, self.runner.max_model_len)
+        endpoint = Endpoint.CHAT if isinstance(prompt, ChatPrompt) else Endpoint.COMPLETIONS
+        encoded = prompter.encode(GenRequest(custom_id="", line=1, endpoint=endpoint, model=None, prompts=(prompt,)))
+        if isinstance(encoded, RowFault):
+            raise UsageError(encoded.message)
+        return encoded[0]
+
+    def engine(self) -> Engine:
+        """A fresh engine over the runner: an empty cache, nothing queued."""
+        capacity = self.runner.capacity
+        index = PrefixIndex() if self.config.enable_prefix_caching else None
+        return Engine(Scheduler(capacity, KVManager(capacity.num_blocks, capacity.block_size, index)), self.runner)
+
+    def generate(self, prompts: Iterable[SequenceOf[int]], params: Iterable[SamplingParams]) -> Iterator[Sequence]:
+        """Run prompts of token ids; yield each sequence when it is finished, numbered in the order given.
+
+        Raises `OutOfResourcesError` for a sequence that the whole cache can't hold.
+        """
+        sequences = (Sequence(i, p, s) for i, (p, s) in enumerate(zip(prompts, params, strict=True)))
+        for outcomes in self.engine().run(iter(lambda: list(islice(sequences, _WINDOW)), [])):
+            for outcome in outcomes:
+                if not isinstance(outcome, Sequence):
+                    raise OutOfResourcesError(
+                        f"sequence {outcome.sequence.seq_id} needs {outcome.blocks_needed} blocks of the KV cache, "
+                        f"which has {outcome.blocks_available}; raise --kv-cache-memory or shorten it"
+                    )
+                yield outcome
+
+    def describe(self) -> dict[str, Any]:
+        """What runs, for reports."""
+        capacity = self.runner.capacity
+        return {
+            "model": self.checkpoint.name,
+            "kernels": self.runner.kernels_name,
+            "precision": self.runner.precision,
+            "kv_cache_bytes": self.runner.kv_bytes,
+            "num_blocks": capacity.num_blocks,
+            "block_size": capacity.block_size,
+            "max_num_seqs": capacity.max_num_seqs,
+            "max_num_batched_tokens": capacity.max_num_batched_tokens,
+            "max_model_len": self.runner.max_model_len,
+        }
+
+    def close(self) -> None:
+        """Give back weights, keys and values."""
+        self.runner.close()
+
+
+def load_engine(checkpoint: Checkpoint, config: EngineConfig) -> LoadedEngine:
+    """Load a checkpoint's tokenizer and weights."""
+    return LoadedEngine(checkpoint, load_tokenizer(checkpoint), load_runner(checkpoint, config), config)
+
+
+def open_engine(model: ModelConfig, config: EngineConfig, home: Path) -> LoadedEngine:
+    """Find and load a model."""
+    return load_engine(find_checkpoint(model, home), config)

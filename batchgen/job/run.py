@@ -1,0 +1,212 @@
+"""One `run-batch`, from the input's first byte to the summary."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from batchgen.checkpoint.types import Checkpoint
+from batchgen.config import InputConfig, JobConfig
+from batchgen.core.sequence import Sequence
+from batchgen.engine import Engine
+from batchgen.errors import InvalidInputError, UsageError
+from batchgen.io.ids import SeenIds
+from batchgen.io.readers import count_rows, models_named, open_rows
+from batchgen.io.reorder import InputOrder
+from batchgen.io.schema import passed_through, result_schema
+from batchgen.io.sink import Sink, claim_output, open_sink
+from batchgen.io.source import is_stream
+from batchgen.job.loading import LoadedEngine, find_checkpoint, load_engine
+from batchgen.job.summary import Counts, Summary, failures_exceed
+from batchgen.job.tracking import Frontend, Tracker
+from batchgen.progress import Progress, Reporter
+from batchgen.protocol.parse import Parser
+from batchgen.protocol.response import Responder
+from batchgen.protocol.result import ResultRow
+from batchgen.text.prompt import Prompter
+from batchgen.text.sampling import SamplingDefaults
+from batchgen.text.template import load_template
+from batchgen.text.tokenizer import end_token_ids
+
+__all__ = ["run_job"]
+
+_logger = logging.getLogger(__name__)
+
+
+def run_job(config: JobConfig, home: Path, reporter: Reporter) -> Summary:
+    """Run every request of the input and write every result.
+
+    Raises a `BatchgenError` for what ends the job; whatever was finished before that, or before an interrupt, is kept
+    in the output's shards.
+    """
+    began = time.monotonic()
+    with claim_output(config.output, config.input.input_file) as place:
+        reporter.stage("reading input")
+        if config.strict:
+            _refuse_faulty_input(config.input)
+        rows_total = count_rows(config.input)
+        config = replace(config, model=replace(config.model, model=_model_of_run(config)))
+        reporter.stage("loading model")
+        checkpoint = find_checkpoint(config.model, home)
+        loaded = load_engine(checkpoint, config.engine)
+        try:
+            run = _fingerprint(config, loaded)
+            run_id = hashlib.blake2b(repr(run).encode(), digest_size=8).hexdigest()
+            schema = result_schema(config.output.response_as, passed_through(config.input))
+            sink = open_sink(place, config.output, schema, run_id, run)
+            frontend = _frontend(config, loaded, Responder(run_id, int(time.time())))
+            reporter.stage("generating")
+            generation = _Generation(config, frontend, loaded.engine(), sink, reporter, rows_total)
+            try:
+                generation.run()
+            except BaseException:
+                sink.stop()
+                raise
+            sink.finish()
+        finally:
+            loaded.close()
+    return Summary(
+        counts=generation.counts,
+        stats=generation.engine.stats(),
+        generation_s=generation.elapsed_s,
+        elapsed_s=time.monotonic() - began,
+        output=config.output.output_file,
+        model=checkpoint.name,
+        kernels=loaded.runner.kernels_name,
+        precision=loaded.runner.precision,
+        too_many_failed=failures_exceed(generation.counts, config.max_failed),
+    )
+
+
+class _Generation:
+    """The part of a job in which rows are computed."""
+
+    def __init__(
+        self,
+        config: JobConfig,
+        frontend: Frontend,
+        engine: Engine,
+        sink: Sink,
+        reporter: Reporter,
+        rows_total: int | None,
+    ) -> None:
+        self.counts = Counts()
+        self.engine = engine
+        self.elapsed_s = 0.0
+        self._config = config
+        self._frontend = frontend
+        self._sink = sink
+        self._reporter = reporter
+        self._rows_total = rows_total
+        self._in_order = InputOrder() if config.output.order == "input" else None
+
+    def run(self) -> None:
+        """Run all rows of the input; each one's result goes to the sink."""
+        began = time.monotonic()
+        with SeenIds() as seen:
+            tracker = Tracker(self._frontend, seen, self._emit, self._config.input.window)
+            for outcomes in self.engine.run(tracker.windows(open_rows(self._config.input))):
+                for outcome in outcomes:
+                    if isinstance(outcome, Sequence):
+                        tracker.finished(outcome)
+                    else:
+                        tracker.refused(outcome)
+                self.elapsed_s = time.monotonic() - began
+                self._reporter.update(self._progress())
+        self.elapsed_s = time.monotonic() - began
+
+    def _emit(self, number: int, row: ResultRow) -> None:
+        counts = self.counts
+        if row.error is None:
+            counts.completed += 1
+            counts.prompt_tokens += row.prompt_tokens or 0
+            counts.cached_tokens += row.cached_tokens or 0
+            counts.completion_tokens += row.completion_tokens or 0
+        else:
+            counts.failed += 1
+            _logger.debug("line %d: %s", row.line, row.error.message)
+        for ready in (row,) if self._in_order is None else self._in_order.push(number, row):
+            self._sink.append(ready)
+
+    def _progress(self) -> Progress:
+        stats, counts = self.engine.stats(), self.counts
+        return Progress(
+            rows_total=self._rows_total,
+            rows_done=counts.total,
+            rows_failed=counts.failed,
+            running=stats.running,
+            waiting=stats.waiting,
+            kv_used=stats.blocks_used / stats.blocks_total,
+            prompt_tokens=counts.prompt_tokens,
+            computed_tokens=stats.computed_tokens,
+            cached_tokens=counts.cached_tokens,
+            output_tokens=stats.generated_tokens,
+            preemptions=stats.preemptions,
+            elapsed_s=self.elapsed_s,
+        )
+
+
+def _model_of_run(config: JobConfig) -> str | None:
+    """The model that the command names, else the one that all lines name which name any; None is the default."""
+    if config.model.model is not None or config.input.ignore_request_model:
+        return config.model.model
+    named = models_named(config.input)
+    return named[0] if len(named) == 1 else None
+
+
+def _frontend(config: JobConfig, loaded: LoadedEngine, responder: Responder) -> Frontend:
+    checkpoint, tokenizer = loaded.checkpoint, loaded.tokenizer
+    if tokenizer is None:
+        raise UsageError(f"{checkpoint.name} has no tokenizer; name one with --tokenizer")
+    max_model_len = loaded.runner.max_model_len
+    sampling = SamplingDefaults(
+        checkpoint.generation_config, end_token_ids(checkpoint, tokenizer), max_model_len, config.engine.seed
+    )
+    for name, value in sampling.unsupported().items():
+        _logger.warning("the model's generation_config asks for %s=%s, which is not supported yet", name, value)
+    names = {checkpoint.name} | ({config.model.model} if config.model.model is not None else set())
+    return Frontend(
+        parser=Parser(config.input.lenient),
+        tokenizer=tokenizer,
+        prompter=Prompter(tokenizer, load_template(checkpoint), loaded.vocab_size, max_model_len),
+        sampling=sampling,
+        responder=responder,
+        model=checkpoint.name,
+        served=None if config.input.ignore_request_model else frozenset(names),
+    )
+
+
+def _fingerprint(config: JobConfig, loaded: LoadedEngine) -> dict[str, Any]:
+    """Everything that the answers depend on, beside the requests."""
+    checkpoint: Checkpoint = loaded.checkpoint
+    template = (checkpoint.chat_template or "").encode()
+    return {
+        "model": checkpoint.name,
+        "checkpoint": checkpoint.fingerprint,
+        "precision": loaded.runner.precision,
+        "kernels": loaded.runner.kernels_name,
+        "chat_template": hashlib.sha256(template).hexdigest(),
+        "generation_config": dict(checkpoint.generation_config),
+        "max_model_len": loaded.runner.max_model_len,
+        "seed": config.engine.seed,
+    }
+
+
+def _refuse_faulty_input(config: InputConfig) -> None:
+    if is_stream(config.input_file):
+        raise UsageError("--strict reads the input twice, which standard input does not allow; give a file")
+    if faulty := list(islice(_faulty_lines(config), 10)):
+        raise InvalidInputError("\n".join([f"{config.input_file} has invalid lines; the first of them:", *faulty]))
+
+
+def _faulty_lines(config: InputConfig) -> Iterator[str]:
+    parser = Parser(config.lenient)
+    for row in open_rows(config):
+        for fault in parser.parse(row).faults:
+            yield f"  line {row.line}: {fault.code}: {fault.message}"

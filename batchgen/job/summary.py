@@ -1,0 +1,90 @@
+"""What a finished job says of itself."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from batchgen.core.scheduler import SchedulerStats
+
+__all__ = ["Counts", "Summary", "failures_exceed"]
+
+
+@dataclass(slots=True)
+class Counts:
+    """Rows and tokens so far."""
+
+    completed: int = 0
+    failed: int = 0
+    prompt_tokens: int = 0
+    cached_tokens: int = 0
+    completion_tokens: int = 0
+
+    @property
+    def total(self) -> int:
+        """Rows with a result."""
+        return self.completed + self.failed
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Summary:
+    """The figures of the last line."""
+
+    counts: Counts
+    stats: SchedulerStats
+    generation_s: float
+    """Seconds from the first row to the last."""
+    elapsed_s: float
+    """Seconds of the whole job, loading included."""
+    output: str
+    model: str
+    kernels: str
+    precision: str
+    too_many_failed: bool
+
+    @property
+    def exit_code(self) -> int:
+        """0, or 3 where more rows failed than the job allows."""
+        return 3 if self.too_many_failed else 0
+
+    def to_json(self) -> dict[str, Any]:
+        """The summary as PROTOCOL names its keys. Tokens a second are over generation alone."""
+        counts, seconds = self.counts, max(self.generation_s, 1e-9)
+        return {
+            "status": "too_many_failed" if self.too_many_failed else "completed",
+            "request_counts": {
+                "total": counts.total,
+                "completed": counts.completed,
+                "failed": counts.failed,
+                "resumed": 0,
+            },
+            "usage": {
+                "prompt_tokens": counts.prompt_tokens,
+                "cached_tokens": counts.cached_tokens,
+                "completion_tokens": counts.completion_tokens,
+                "computed_tokens": self.stats.computed_tokens,
+            },
+            "throughput": {
+                "requests_per_s": round(counts.total / seconds, 3),
+                "output_tokens_per_s": round(counts.completion_tokens / seconds, 1),
+                "total_tokens_per_s": round((counts.prompt_tokens + counts.completion_tokens) / seconds, 1),
+            },
+            "steps": self.stats.steps,
+            "preemptions": self.stats.preemptions,
+            "efficiency": None,
+            "output": self.output,
+            "elapsed_s": round(self.elapsed_s, 3),
+            "generation_s": round(self.generation_s, 3),
+            "model": self.model,
+            "kernels": self.kernels,
+            "precision": self.precision,
+        }
+
+
+def failures_exceed(counts: Counts, allowed: str | None) -> bool:
+    """Whether more rows failed than `N` or `P%` allow; without a limit, whether all did."""
+    if allowed is None:
+        return counts.failed > 0 and counts.completed == 0
+    if allowed.endswith("%"):
+        return counts.failed * 100 > float(allowed[:-1]) * counts.total
+    return counts.failed > int(allowed)

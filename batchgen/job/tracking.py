@@ -1,0 +1,182 @@
+"""Each row of the input on its way: to sequences, and back to one result row."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+
+from batchgen.core.scheduler import Refusal
+from batchgen.core.sequence import Sequence
+from batchgen.io.ids import SeenIds
+from batchgen.protocol.faults import Code, RowFault
+from batchgen.protocol.parse import Parser, custom_id_of
+from batchgen.protocol.request import GenRequest, RawRow
+from batchgen.protocol.response import Responder
+from batchgen.protocol.result import Choice, Completion, ResultRow
+from batchgen.text.detok import StopWatcher, decode_output, watcher
+from batchgen.text.prompt import Prompter
+from batchgen.text.sampling import ResolvedSampling, SamplingDefaults
+from batchgen.text.tokenizer import Tokenizer
+
+__all__ = ["Frontend", "Tracker"]
+
+Emit = Callable[[int, ResultRow], None]
+"""Takes the result of the input's row `number`, counted from 0."""
+
+
+@dataclass(frozen=True, slots=True)
+class Frontend:
+    """What turns rows into token ids and token ids into rows, for one model."""
+
+    parser: Parser
+    tokenizer: Tokenizer
+    prompter: Prompter
+    sampling: SamplingDefaults
+    responder: Responder
+    model: str
+    """Name shown in responses."""
+    served: frozenset[str] | None
+    """Model names that a line may ask for; None: any."""
+
+
+@dataclass(slots=True)
+class _Pending:
+    """A request that has sequences under way."""
+
+    number: int
+    request: GenRequest
+    resolved: ResolvedSampling
+    prompt_lengths: list[int]
+    left: int
+    choices: dict[int, Choice] = field(default_factory=dict)
+    cached: dict[int, int] = field(default_factory=dict)
+    """Cached tokens of each prompt, as its first sample found them."""
+    fault: RowFault | None = None
+
+
+class Tracker:
+    """Knows which sequences belong to which row, and sees to it that every row gets exactly one result."""
+
+    def __init__(self, frontend: Frontend, seen: SeenIds, emit: Emit, window: int) -> None:
+        """`window`: rows that may be under way before reading pauses."""
+        self._frontend = frontend
+        self._seen = seen
+        self._emit = emit
+        self._window = window
+        self._owners: dict[int, tuple[_Pending, int]] = {}
+        self._unfinished: dict[int, _Pending] = {}
+        self._next_number = 0
+        self._next_id = 0
+
+    def windows(self, rows: Iterable[RawRow]) -> Iterator[list[Sequence]]:
+        """Sequences of the rows, a window at a time. An empty one means: not now, too many rows are under way.
+
+        Rows count from the oldest that is unfinished, since results wait for it to be written in order.
+        """
+        window: list[Sequence] = []
+        for row in rows:
+            window += self._begin(row)
+            if len(window) >= self._window or self._span() >= self._window:
+                yield window
+                window = []
+                while self._span() >= 2 * self._window:
+                    yield window
+        yield window
+
+    def finished(self, sequence: Sequence) -> None:
+        """Take a finished sequence; the last one of a request completes its row."""
+        pending, index = self._owners.pop(sequence.seq_id)
+        pending.choices[index] = self._choice(pending, index, sequence)
+        if index % pending.request.n == 0:
+            pending.cached[index // pending.request.n] = sequence.cached
+        self._done(pending)
+
+    def refused(self, refusal: Refusal) -> None:
+        """Take a sequence that can't run; its request fails."""
+        pending, _ = self._owners.pop(refusal.sequence.seq_id)
+        held = refusal.blocks_available * refusal.block_size
+        message = (
+            f"the prompt has {len(refusal.sequence.prompt)} tokens and up to {refusal.sequence.params.max_tokens} are "
+            f"to follow, but the KV cache holds {held}; lower max_tokens or raise --kv-cache-memory"
+        )
+        pending.fault = RowFault(Code.CONTEXT_LENGTH_EXCEEDED, message)
+        self._done(pending)
+
+    def _begin(self, row: RawRow) -> list[Sequence]:
+        number = self._next_number
+        self._next_number += 1
+        request = self._accept(row)
+        encoded = request if isinstance(request, RowFault) else self._frontend.prompter.encode(request)
+        if isinstance(request, RowFault) or isinstance(encoded, RowFault):
+            fault = request if isinstance(request, RowFault) else encoded
+            assert isinstance(fault, RowFault)
+            self._emit(number, self._frontend.responder.refused(row.line, custom_id_of(row), fault, row.extra))
+            return []
+        lengths = [len(ids) for ids in encoded]
+        resolved = self._frontend.sampling.resolve(request, lengths)
+        pending = _Pending(number, request, resolved, lengths, left=len(resolved.params))
+        self._unfinished[number] = pending
+        sequences = []
+        for index, params in enumerate(resolved.params):
+            probe = watcher(self._frontend.tokenizer, request.sampling, params)
+            sequences.append(Sequence(self._next_id, encoded[index // request.n], params, probe))
+            self._owners[self._next_id] = pending, index
+            self._next_id += 1
+        return sequences
+
+    def _accept(self, row: RawRow) -> GenRequest | RowFault:
+        """The row's request, unless the row itself, an earlier one, or the model it names speaks against it."""
+        custom_id = custom_id_of(row)
+        first = self._seen.first_line(custom_id, row.line) if custom_id is not None else None
+        parsed = self._frontend.parser.parse(row)
+        if parsed.request is None:
+            return parsed.faults[0]
+        if first is not None:
+            message = f"custom_id {custom_id!r} was used on line {first} already; give each line its own"
+            return RowFault(Code.DUPLICATE_CUSTOM_ID, message, "custom_id")
+        model, served = parsed.request.model, self._frontend.served
+        if model is not None and served is not None and model not in served:
+            message = (
+                f"the line asks for model {model!r}, this run serves {self._frontend.model!r}; "
+                "split the file by model, or run with --ignore-request-model"
+            )
+            return RowFault(Code.MODEL_MISMATCH, message, "body.model")
+        return parsed.request
+
+    def _choice(self, pending: _Pending, index: int, sequence: Sequence) -> Choice:
+        reason = sequence.finish_reason
+        assert reason is not None
+        if isinstance(sequence.probe, StopWatcher):
+            text = sequence.probe.finish()
+            # Text that was held back to the end may complete a stop string.
+            finish_reason = "stop" if sequence.probe.matched is not None else str(reason)
+        else:
+            skip = pending.request.sampling.skip_special_tokens
+            text = decode_output(self._frontend.tokenizer, sequence.output, sequence.params, skip_special_tokens=skip)
+            finish_reason = str(reason)
+        return Choice(index, text, finish_reason, len(sequence.output))
+
+    def _done(self, pending: _Pending) -> None:
+        pending.left -= 1
+        if pending.left:
+            return
+        del self._unfinished[pending.number]
+        request, responder = pending.request, self._frontend.responder
+        if pending.fault is not None:
+            row = responder.refused(request.line, request.custom_id, pending.fault, request.extra)
+        else:
+            row = responder.completed(
+                Completion(
+                    request=request,
+                    model=self._frontend.model,
+                    choices=tuple(pending.choices[index] for index in sorted(pending.choices)),
+                    prompt_tokens=sum(pending.prompt_lengths),
+                    cached_tokens=sum(pending.cached.values()),
+                    effective=pending.resolved.effective,
+                )
+            )
+        self._emit(pending.number, row)
+
+    def _span(self) -> int:
+        """Rows from the oldest unfinished one to the last one read."""
+        return self._next_number - next(iter(self._unfinished), self._next_number)
