@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from hypothesis import HealthCheck, settings
 
+pytest_plugins = ("tests.models",)
+
 # Chosen by `--hypothesis-profile`. Time is no measure on a shared machine.
 _COMMON = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow], print_blob=True)
 settings.register_profile("brief", _COMMON, max_examples=100, derandomize=True)

@@ -24,7 +24,7 @@ def load_embedded(alias: str, home: Path) -> Checkpoint:
 def model_home(pytestconfig: pytest.Config) -> Path:
     """`BATCHGEN_HOME` where it is set, so that models fetched for use serve the tests too; else pytest's cache."""
     own = os.environ.get("BATCHGEN_HOME")
-    return Path(own) if own else Path(pytestconfig.cache.mkdir("batchgen-home"))  # type: ignore[union-attr]
+    return Path(own) if own else Path(pytestconfig.cache.mkdir("batchgen-home"))
 
 
 @pytest.fixture(scope="session")

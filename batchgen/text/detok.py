@@ -21,7 +21,7 @@ class TextStream:
 
     Most decoders can't be asked for the text of one token: the first of a text loses its space, and a character may
     take several. So the last piece's tokens are decoded again before the new ones, and what comes out beyond that
-    piece is new. Tokens are held back while they end inside a character.
+    piece is new. Text is held back while it may still change: a last character of which bytes are missing.
     """
 
     def __init__(self, tokenizer: Tokenizer, *, skip_special_tokens: bool = True) -> None:
@@ -29,9 +29,10 @@ class TextStream:
         self._skipped: Set[int] = tokenizer.special_ids if skip_special_tokens else frozenset()
         self._before: list[int] = []
         """Tokens of the last piece."""
-        self._before_text = ""
         self._held: list[int] = []
-        """Tokens whose text was not given out yet."""
+        """Tokens after them, whose text was not given out to its end."""
+        self._given = 0
+        """Characters of the text of both that were given out."""
 
     def push(self, token: int) -> str:
         """Take the next token; return the text that is certain now. Constant time over a sequence, on average."""
@@ -55,11 +56,12 @@ class TextStream:
 
     def _take(self, *, final: bool = False) -> str:
         text = self._decode(self._before + self._held)
-        if text.endswith(_INCOMPLETE) and not final:
-            return ""
-        piece = text[len(self._before_text) :]
-        self._before, self._held = self._held, []
-        self._before_text = self._decode(self._before)
+        certain = text if final else text.rstrip(_INCOMPLETE)
+        piece = certain[self._given :]
+        self._given += len(piece)
+        if len(certain) == len(text):
+            self._before, self._held = self._held, []
+            self._given = len(self._decode(self._before))
         return piece
 
     def _decode(self, ids: SequenceOf[int]) -> str:

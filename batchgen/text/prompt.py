@@ -61,11 +61,9 @@ class Prompter:
         if self.template is None:
             advice = "give one with --chat-template, or send plain prompts to /v1/completions"
             return RowFault(Code.INVALID_CHAT_TEMPLATE_INPUT, f"the model has no chat template; {advice}", path)
-        messages = fit_messages(prompt.messages, self.template)
-        if isinstance(messages, RowFault):
-            return messages
         try:
-            return self.template.render(messages)
+            messages = fit_messages(prompt.messages, self.template)
+            return messages if isinstance(messages, RowFault) else self.template.render(messages)
         except Exception as error:  # noqa: BLE001 - a template is foreign code: whatever it raises is this row's fault
             said = str(error) or type(error).__name__
             return RowFault(Code.INVALID_CHAT_TEMPLATE_INPUT, f"the chat template refused the messages: {said}", path)

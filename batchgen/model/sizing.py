@@ -1,0 +1,86 @@
+"""How much memory goes to keys and values, and how long a sequence can be."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+
+from batchgen.config import EngineConfig
+from batchgen.errors import OutOfResourcesError
+from batchgen.model.spec import DecoderSpec
+from batchgen_kernels.ops import Precision, Shape
+
+__all__ = ["CacheSize", "size_cache"]
+
+_SHARE = 0.6
+"""Of the memory left after weights and workspaces, for keys and values by default; the rest is head room for
+requests, results, and whatever else runs here."""
+
+_logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class CacheSize:
+    """What the settings and the memory come to."""
+
+    max_model_len: int
+    """Tokens of one sequence, at most."""
+    shape: Shape
+
+
+def size_cache(spec: DecoderSpec, config: EngineConfig, precision: Precision, free_bytes: int) -> CacheSize:
+    """Size the cache before weights are loaded.
+
+    Never more blocks than `max_num_seqs` sequences of full length need. Raises `OutOfResourcesError`, naming the
+    option, where not one block fits.
+    """
+    wanted_len = min(spec.context_length, config.max_model_len or spec.context_length)
+    max_seqs = min(config.max_num_seqs, config.max_num_batched_tokens)
+    blocks_per_seq = -(-wanted_len // config.block_size)
+    block_bytes = spec.kv_bytes_per_token * config.block_size
+    budget = config.kv_cache_memory
+    if budget is None:
+        budget = int(_SHARE * (free_bytes - _fixed_bytes(spec, config, precision)))
+    num_blocks = min(budget // block_bytes, max_seqs * blocks_per_seq)
+    if num_blocks < 1:
+        raise OutOfResourcesError(_too_little(spec, config, free_bytes, block_bytes))
+    max_model_len = min(wanted_len, num_blocks * config.block_size)
+    if max_model_len < wanted_len:
+        _logger.warning(
+            "sequences are limited to %d of %d tokens by the memory for keys and values (%.0f MiB); "
+            "--kv-cache-memory sets it",
+            max_model_len,
+            wanted_len,
+            num_blocks * block_bytes / 2**20,
+        )
+    shape = Shape(
+        max_tokens=config.max_num_batched_tokens,
+        max_seqs=max_seqs,
+        num_blocks=num_blocks,
+        block_size=config.block_size,
+        max_blocks_per_seq=-(-max_model_len // config.block_size),
+    )
+    return CacheSize(max_model_len, shape)
+
+
+def _fixed_bytes(spec: DecoderSpec, config: EngineConfig, precision: Precision) -> int:
+    """Bytes of weights and workspaces, a little over-estimated."""
+    query, key = spec.heads * spec.head_dim, spec.kv_heads * spec.head_dim
+    layer = spec.hidden * (query + 2 * key) + query * spec.hidden + 3 * spec.hidden * spec.intermediate
+    table = spec.vocab_size * spec.hidden
+    linear_bytes = 1 if precision == "int8" else 4
+    weights = linear_bytes * (len(spec.layers) * layer + table) + 4 * table
+    token = 4 * (3 * spec.hidden + spec.qkv_width + query + 3 * spec.intermediate)
+    return weights + config.max_num_batched_tokens * token + config.max_num_seqs * 4 * spec.vocab_size
+
+
+def _too_little(spec: DecoderSpec, config: EngineConfig, free_bytes: int, block_bytes: int) -> str:
+    if config.kv_cache_memory is not None:
+        return (
+            f"--kv-cache-memory {config.kv_cache_memory} holds no block of {config.block_size} tokens; "
+            f"one takes {block_bytes} bytes"
+        )
+    return (
+        f"{free_bytes / 2**30:.1f} GiB of free memory leave none for keys and values beside the model's weights "
+        f"({len(spec.layers)} layers, width {spec.hidden}); free some, or set --kv-cache-memory"
+    )
