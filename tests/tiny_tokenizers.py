@@ -10,7 +10,12 @@ __all__ = ["SPECIAL", "byte_fallback", "byte_level"]
 SPECIAL = ("<unk>", "<s>", "</s>", "<|user|>")
 """Special tokens of both; ids [0, 4)."""
 
-_CORPUS = ["the cat sat on the mat, the end.", "héllo wörld 日本語 🙂🙂", "stop here STOP there", "def f(x):\n    return x\n"]
+_CORPUS = [
+    "the cat sat on the mat, the end.",
+    "héllo wörld 日本語 🙂🙂",
+    "stop here STOP there",
+    "def f(x):\n    return x\n",
+]
 
 
 def byte_level() -> Backend:

@@ -54,7 +54,7 @@ def fault(asked: GenRequest, chosen: Prompter | None = None) -> RowFault:
 def test_a_chat_has_the_special_tokens_that_its_template_writes() -> None:
     encoded = prompter().encode(chat("the cat"))
     assert isinstance(encoded, list)
-    assert encoded[0].count(1) == 1  # type: ignore[attr-defined]
+    assert encoded[0].count(1) == 1
     assert rendered(chat("the cat")).strip() == "user:the cat|"
 
 

@@ -97,5 +97,7 @@ def test_seeds_are_the_same_on_every_machine() -> None:
 
 
 def test_what_the_model_wants_and_does_not_get() -> None:
-    assert SamplingDefaults({"repetition_penalty": 1.1}, frozenset(), 10, 0).unsupported() == {"repetition_penalty": 1.1}
+    assert SamplingDefaults({"repetition_penalty": 1.1}, frozenset(), 10, 0).unsupported() == {
+        "repetition_penalty": 1.1
+    }
     assert SamplingDefaults({"repetition_penalty": 1.0}, frozenset(), 10, 0).unsupported() == {}

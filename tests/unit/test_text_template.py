@@ -15,20 +15,25 @@ from batchgen.text.tokenizer import load_tokenizer
 TEMPLATES = {
     "chatml": "{% for m in messages %}{{ '<|im_start|>' + m.role + '\\n' + m.content + '<|im_end|>\\n' }}{% endfor %}"
     "{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}",
-    "blocks and whitespace": "{{ bos_token }}\n{% for m in messages %}\n    {% if m.role == 'user' %}\n[{{ m.content }}]\n"
-    "    {% else %}\n({{ m.content }})\n    {% endif %}\n{% endfor %}\n",
+    "blocks and whitespace": "{{ bos_token }}\n{% for m in messages %}\n    {% if m.role == 'user' %}\n[{{ m.content }}]"
+    "\n    {% else %}\n({{ m.content }})\n    {% endif %}\n{% endfor %}\n",
     "loop controls": "{% for m in messages %}{% if loop.index > 2 %}{% break %}{% endif %}"
     "{% if m.role == 'system' %}{% continue %}{% endif %}{{ m.content }}|{% endfor %}",
     "tojson": "{{ messages | tojson }}{{ messages[0] | tojson(indent=2) }}{{ messages | tojson(ensure_ascii=true) }}"
     "{{ messages[0] | tojson(separators=(',', ':'), sort_keys=true) }}",
-    "generation": "{% for m in messages %}{% if m.role == 'assistant' %}{% generation %}\n{{ m.content }}{{ eos_token }}"
-    "{% endgeneration %}{% else %}{{ m.content }}{% endif %}{% endfor %}",
+    "generation": "{% for m in messages %}{% if m.role == 'assistant' %}{% generation %}\n{{ m.content }}"
+    "{{ eos_token }}{% endgeneration %}{% else %}{{ m.content }}{% endif %}{% endfor %}",
     "nothing given": "{% if tools is none and documents is none %}{{ pad_token }}none{% endif %}{{ unknown_variable }}",
     "namespace and macro": "{% set ns = namespace(n=0) %}{% macro show(x) %}<{{ x }}>{% endmacro %}"
     "{% for m in messages %}{% set ns.n = ns.n + 1 %}{{ show(m.content) }}{% endfor %}{{ ns.n }}",
     "string methods": "{{ messages[0]['content'].strip().split(' ')[-1] | upper }}{{ messages[-1].role.title() }}",
     "date": "{{ strftime_now('%Y') }}",
 }
+
+EITHER = (
+    "{% for m in messages %}{% if m.content is string %}{{ m.content }}{% else %}"
+    "{% for p in m.content %}{{ p['text'] }}{% endfor %}{% endif %}{% endfor %}"
+)
 
 CHATS: dict[str, list[dict[str, Any]]] = {
     "one": [{"role": "user", "content": "  Hi <there> & \"you\" 'all' é 日本\n"}],
@@ -79,12 +84,7 @@ def test_a_template_that_does_not_compile() -> None:
         (TEMPLATES["chatml"], True, False),
         ("{% for m in messages %}{{ m.content | trim }}{% endfor %}", True, False),
         ("{% for m in messages %}{% for p in m.content %}{{ p.text }}{% endfor %}{% endfor %}", False, True),
-        (
-            "{% for m in messages %}{% if m.content is string %}{{ m.content }}{% else %}"
-            "{% for p in m.content %}{{ p['text'] }}{% endfor %}{% endif %}{% endfor %}",
-            True,
-            True,
-        ),
+        (EITHER, True, True),
         ("{{ raise_exception('no') }}", False, False),
     ],
 )
