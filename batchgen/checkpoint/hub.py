@@ -10,7 +10,7 @@ from batchgen.errors import ModelNotFoundError
 __all__ = ["download", "is_hub_id"]
 
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?(@[\w./-]+)?")
-_TEXT_FILES = ["*.json", "*.jinja", "*.model", "merges.txt", "vocab.txt"]
+_TEXT_FILES = ("*.json", "*.jinja", "*.model", "merges.txt", "vocab.txt")
 
 
 def is_hub_id(reference: str) -> bool:

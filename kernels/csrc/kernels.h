@@ -13,7 +13,7 @@ namespace batchgen {
 struct KernelTable {
     const char* name;  // avx512vnni, avx2, portable
 
-    // ---- linear (linear.inc) ---------------------------------------------------------------------------------------
+    // ---- linear (linear.inc, linear_int8.inc) ---------------------------------------------------------------------------------------
     // Packed panels of 64 output columns. Each output element is one fixed chain of multiply-adds over k = 0..K-1
     // (float32), or an exact int32 sum (int8), whatever M, the tile or the thread.
     // float32: packed [N/64][K][64] float; bf16: the same in uint16; int8: [N/64][K/4][64][4] int8.
@@ -53,8 +53,6 @@ struct KernelTable {
 
     // ---- sampling (sampling.inc) -----------------------------------------------------------------------------------
     int32_t (*argmax)(const float* logits, int vocab);  // the lowest id on a tie
-    // scratch: vocab * 8 bytes
-    int32_t (*sample)(const float* logits, int vocab, float temperature, int top_k, float top_p, float min_p, uint64_t seed, int64_t position, void* scratch);
 };
 
 // Each returns null where this build or this machine lacks the instruction set.

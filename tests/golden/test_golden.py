@@ -13,10 +13,11 @@ from batchgen.checkpoint.types import Checkpoint
 from batchgen.config import EngineConfig, Kernels
 from batchgen.core.sampling import SamplingParams
 from batchgen.model.runner import load_runner
+from batchgen_kernels import cpu
 from tests.golden.driver import generate
 from tests.golden.models import NAMES, make_model, save_checkpoint
 
-KERNELS: tuple[Kernels, ...] = ("torch",)
+KERNELS: tuple[Kernels, ...] = ("torch", "native") if cpu.available() else ("torch",)
 NEW_TOKENS = 24
 
 
