@@ -16,7 +16,7 @@ from typing import Any
 from batchgen.checkpoint.types import GGUFTensor
 from batchgen.errors import ModelNotFoundError, UnsupportedModelError
 
-__all__ = ["MODEL_TYPES", "Header", "config_from_header", "read_header", "special_tokens"]
+__all__ = ["MODEL_TYPES", "Header", "config_from_header", "read_header", "tokenizer_config_from_header"]
 
 MODEL_TYPES: Mapping[str, str] = {"llama": "llama", "qwen2": "qwen2", "qwen3": "qwen3", "gemma3": "gemma3_text"}
 """`general.architecture` -> `model_type`. Mistral models are published as `llama`, and compute the same."""
@@ -75,11 +75,13 @@ def _is_bulk(name: str) -> bool:
     return name in {"tokenizer.ggml.merges", "tokenizer.ggml.scores", "tokenizer.ggml.token_type"}
 
 
-def special_tokens(header: Header) -> dict[str, str]:
-    """`bos_token`, `eos_token`, `unk_token`, `pad_token` as text, as far as the header names them."""
+def tokenizer_config_from_header(header: Header) -> dict[str, Any]:
+    """The keys of `tokenizer_config.json`: special tokens as text, and which are added, as far as the header says."""
     tokens = header.fields.get("tokenizer.ggml.tokens", ())
     ids = {f"{theirs}_token": header.fields.get(f"tokenizer.ggml.{ours}_token_id") for ours, theirs in _SPECIAL.items()}
-    return {name: tokens[token] for name, token in ids.items() if token is not None and token < len(tokens)}
+    added = {name: header.fields.get(f"tokenizer.ggml.{name}") for name in ("add_bos_token", "add_eos_token")}
+    config = {name: tokens[token] for name, token in ids.items() if token is not None and token < len(tokens)}
+    return config | {name: value for name, value in added.items() if value is not None}
 
 
 def config_from_header(header: Header) -> dict[str, Any]:

@@ -10,7 +10,12 @@ from typing import Any
 import orjson
 
 from batchgen.checkpoint.files import atomic_file, cached_sha256, write_json
-from batchgen.checkpoint.gguf_config import MODEL_TYPES, config_from_header, read_header, special_tokens
+from batchgen.checkpoint.gguf_config import (
+    MODEL_TYPES,
+    config_from_header,
+    read_header,
+    tokenizer_config_from_header,
+)
 from batchgen.checkpoint.types import GGUFTensor, GGUFWeights
 from batchgen.errors import ModelNotFoundError, UnsupportedModelError
 
@@ -88,7 +93,7 @@ def _convert_header(file: Path) -> dict[str, Any]:
     return {
         "architecture": header.architecture,
         "config": config_from_header(header),
-        "tokenizer_config": special_tokens(header),
+        "tokenizer_config": tokenizer_config_from_header(header),
         "chat_template": header.fields.get("tokenizer.chat_template"),
         "tensors": [asdict(tensor) for tensor in header.tensors],
     }

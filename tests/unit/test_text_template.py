@@ -15,8 +15,8 @@ from batchgen.text.tokenizer import load_tokenizer
 TEMPLATES = {
     "chatml": "{% for m in messages %}{{ '<|im_start|>' + m.role + '\\n' + m.content + '<|im_end|>\\n' }}{% endfor %}"
     "{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}",
-    "blocks and whitespace": "{{ bos_token }}\n{% for m in messages %}\n    {% if m.role == 'user' %}\n[{{ m.content }}]"
-    "\n    {% else %}\n({{ m.content }})\n    {% endif %}\n{% endfor %}\n",
+    "blocks and whitespace": "{{ bos_token }}\n{% for m in messages %}\n    {% if m.role == 'user' %}"
+    "\n[{{ m.content }}]\n    {% else %}\n({{ m.content }})\n    {% endif %}\n{% endfor %}\n",
     "loop controls": "{% for m in messages %}{% if loop.index > 2 %}{% break %}{% endif %}"
     "{% if m.role == 'system' %}{% continue %}{% endif %}{{ m.content }}|{% endfor %}",
     "tojson": "{{ messages | tojson }}{{ messages[0] | tojson(indent=2) }}{{ messages | tojson(ensure_ascii=true) }}"
