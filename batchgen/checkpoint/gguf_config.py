@@ -47,7 +47,10 @@ class Header:
 
 
 def read_header(file: Path) -> Header:
-    """Read the header; seconds for a large vocabulary. Raises `ModelNotFoundError` for what is not a GGUF file."""
+    """Read the header; seconds for a large vocabulary.
+
+    Raises `ModelNotFoundError` for what is not a GGUF file, `UnsupportedModelError` for a piece of one.
+    """
     from gguf import GGUFReader  # costs 0.3 s, and its walk over the vocabulary seconds: never on the cached path
 
     try:
@@ -56,6 +59,8 @@ def read_header(file: Path) -> Header:
         architecture = str(fields["general.architecture"])
     except (ValueError, KeyError, IndexError, OSError, UnicodeDecodeError) as error:
         raise ModelNotFoundError(f"{file} is not a readable GGUF file: {error or type(error).__name__}") from error
+    if (pieces := fields.get("split.count", 1)) > 1:
+        raise UnsupportedModelError(f"{file} is one of {pieces} pieces; join them with `llama-gguf-split --merge`")
     tensors = tuple(
         GGUFTensor(
             name=tensor.name,

@@ -177,6 +177,16 @@ def test_what_is_not_a_gguf_file(content: bytes, said: str, tmp_path: Path) -> N
     assert not list((tmp_path / "cache").glob("gguf/**/header.json"))
 
 
+def test_a_piece_of_a_model_is_refused(tmp_path: Path) -> None:
+    writer = gguf.GGUFWriter(tmp_path / "m.gguf", "llama")
+    writer.add_uint16("split.count", 3)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.close()
+    with pytest.raises(UnsupportedModelError, match="one of 3 pieces"):
+        import_header(tmp_path / "m.gguf", tmp_path / "cache")
+
+
 def test_an_architecture_of_others_is_left_to_whoever_builds_it(tmp_path: Path) -> None:
     file = write_gguf(tmp_path / "m.gguf", "mamba")
     imported = import_header(file, tmp_path / "cache")
