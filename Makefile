@@ -22,6 +22,7 @@ $(STAMP): $(SOURCES)
 	touch $@
 
 run: $(STAMP)
+	mkdir -p out
 	$(VENV)/bin/batchgen models pull
 	$(VENV)/bin/batchgen run-batch sample_data/requests.jsonl -o out/sample.jsonl --overwrite
 	@$(PY) -c "import json; [print('\n---', r['custom_id'], '\n' + (r['response']['body']['choices'][0].get('text') or r['response']['body']['choices'][0]['message']['content']).strip()) for r in map(json.loads, list(open('out/sample.jsonl', encoding='utf-8'))[:4])]"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import HealthCheck, settings
 
 pytest_plugins = ("tests.models",)
@@ -11,3 +12,8 @@ _COMMON = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow], 
 settings.register_profile("brief", _COMMON, max_examples=100, derandomize=True)
 settings.register_profile("thorough", _COMMON, max_examples=10_000, derandomize=False)
 settings.load_profile("brief")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """`--chat-requests FILE`: compare with transformers on these requests instead of the test's own."""
+    parser.addoption("--chat-requests", default=None)
