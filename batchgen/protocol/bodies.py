@@ -2,73 +2,93 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Discriminator, Field, Tag
+from pydantic_core import PydanticCustomError
 
-__all__ = ["IGNORED", "NEUTRAL", "ChatBody", "CompletionBody", "SamplingBody"]
+__all__ = ["TAGS", "ChatBody", "CompletionBody", "SamplingBody"]
 
-# Tags are marked, so that they can be told from field names in the location of an error.
 _TEXT, _TEXTS, _IDS, _ID_LISTS, _PARTS = "<text>", "<texts>", "<ids>", "<id lists>", "<parts>"
+TAGS = frozenset({_TEXT, _TEXTS, _IDS, _ID_LISTS, _PARTS})
+"""Which form a value has. They stand in the location of an error, beside the names of fields."""
 
 
-def _kind_of_prompt(value: Any) -> str | None:
-    if isinstance(value, str):
-        return _TEXT
-    if not isinstance(value, list):
-        return None
-    first = value[0] if value else ""
-    return _TEXTS if isinstance(first, str) else _ID_LISTS if isinstance(first, list) else _IDS
+def _form_of_prompt(value: Any) -> str | None:
+    match value:
+        case str():
+            return _TEXT
+        case [] | [str(), *_]:
+            return _TEXTS
+        case [list(), *_]:
+            return _ID_LISTS
+        case list():
+            return _IDS
+        case _:
+            return None
 
 
-def _text_or(kind: str) -> Discriminator:
-    return Discriminator(lambda value: _TEXT if isinstance(value, str) else kind if isinstance(value, list) else None)
+def _text_or(form: str, wanted: str) -> Discriminator:
+    def form_of(value: Any) -> str | None:
+        return _TEXT if isinstance(value, str) else form if isinstance(value, list) else None
+
+    return Discriminator(form_of, custom_error_type="form_type", custom_error_message=wanted)
+
+
+def _is_text(kind: str) -> str:
+    if kind != "text":
+        raise PydanticCustomError("part", "must be 'text', the only kind of content that is supported")
+    return kind
 
 
 TokenId = Annotated[int, Field(ge=0)]
 Ids = Annotated[list[TokenId], Field(min_length=1)]
 StopString = Annotated[str, Field(min_length=1)]
+Limit = Annotated[int, Field(ge=1)]
+Share = Annotated[float, Field(ge=0, le=1)]
 
 
 class _Model(BaseModel):
-    model_config = ConfigDict(strict=True, extra="forbid")
+    model_config = ConfigDict(strict=True, extra="allow", allow_inf_nan=False)
 
 
 class TextPart(_Model):
-    """A part of a message's content. Only text is supported."""
+    """A part of a message's content."""
 
-    type: Literal["text"]
+    type: Annotated[str, AfterValidator(_is_text)]
     text: str
 
 
 class Message(_Model):
-    """A chat message. Further keys are kept for the template."""
-
-    model_config = ConfigDict(strict=True, extra="allow")
+    """A chat message. Further keys are the template's business."""
 
     role: Annotated[str, Field(min_length=1)]
-    content: Annotated[Annotated[str, Tag(_TEXT)] | Annotated[list[TextPart], Tag(_PARTS)], _text_or(_PARTS)] | None = (
-        None
-    )
+    content: (
+        Annotated[
+            Annotated[str, Tag(_TEXT)] | Annotated[list[TextPart], Tag(_PARTS)],
+            _text_or(_PARTS, "must be a string or a list of text parts"),
+        ]
+        | None
+    ) = None
 
 
 class SamplingBody(_Model):
     """What both kinds of body share. None: not sent."""
 
     model: str | None = None
-    max_tokens: Annotated[int, Field(ge=1)] | None = None
+    max_completion_tokens: Limit | None = None
+    max_tokens: Limit | None = None
     temperature: Annotated[float, Field(ge=0, le=2)] | None = None
-    top_p: Annotated[float, Field(ge=0, le=1)] | None = None
+    top_p: Share | None = None
     top_k: Annotated[int, Field(ge=-1)] | None = None
-    min_p: Annotated[float, Field(ge=0, le=1)] | None = None
-    seed: Annotated[int, Field(ge=-(2**63), lt=2**63)] | None = None
+    min_p: Share | None = None
+    seed: Annotated[int, Field(ge=-(2**63), le=2**63 - 1)] | None = None
     n: Annotated[int, Field(ge=1, le=128)] = 1
     stop: (
         Annotated[
             Annotated[StopString, Tag(_TEXT)]
             | Annotated[Annotated[list[StopString], Field(max_length=4)], Tag(_TEXTS)],
-            _text_or(_TEXTS),
+            _text_or(_TEXTS, "must be a string or a list of strings"),
         ]
         | None
     ) = None
@@ -77,6 +97,12 @@ class SamplingBody(_Model):
     include_stop_str_in_output: bool = False
     skip_special_tokens: bool = True
 
+    @property
+    def limit(self) -> int | None:
+        """Tokens to generate at most: the newer name wins where both were sent."""
+        return self.max_tokens if self.max_completion_tokens is None else self.max_completion_tokens
+
+    @property
     def stops(self) -> tuple[str, ...]:
         """The stop strings."""
         return (self.stop,) if isinstance(self.stop, str) else tuple(self.stop or ())
@@ -86,13 +112,6 @@ class ChatBody(SamplingBody):
     """The body of /v1/chat/completions."""
 
     messages: Annotated[list[Message], Field(min_length=1)]
-    max_completion_tokens: Annotated[int, Field(ge=1)] | None = None
-
-    @model_validator(mode="after")
-    def _first_limit_wins(self) -> Self:
-        if self.max_completion_tokens is not None:
-            self.max_tokens = self.max_completion_tokens
-        return self
 
 
 class CompletionBody(SamplingBody):
@@ -102,33 +121,10 @@ class CompletionBody(SamplingBody):
         Annotated[str, Tag(_TEXT)]
         | Annotated[Annotated[list[str], Field(min_length=1)], Tag(_TEXTS)]
         | Annotated[Ids, Tag(_IDS)]
-        | Annotated[Annotated[list[Ids], Field(min_length=1)], Tag(_ID_LISTS)],
-        Discriminator(_kind_of_prompt),
+        | Annotated[list[Ids], Tag(_ID_LISTS)],
+        Discriminator(
+            _form_of_prompt,
+            custom_error_type="form_type",
+            custom_error_message="must be a string, a list of strings, a list of token ids or a list of such lists",
+        ),
     ]
-
-
-NEUTRAL: Mapping[str, tuple[Any, ...]] = {
-    "add_generation_prompt": (True,),
-    "best_of": (1,),
-    "chat_template_kwargs": ({},),
-    "continue_final_message": (False,),
-    "echo": (False,),
-    "frequency_penalty": (0,),
-    "logit_bias": ({},),
-    "logprobs": (False,),
-    "min_tokens": (0,),
-    "modalities": (["text"],),
-    "parallel_tool_calls": (True, False),
-    "presence_penalty": (0,),
-    "repetition_penalty": (1,),
-    "response_format": ({"type": "text"},),
-    "tool_choice": ("none", "auto"),
-    "tools": ([],),
-    "top_logprobs": (0,),
-}
-"""Parameters of the format that are not supported yet, and the values of theirs that change nothing."""
-
-IGNORED = frozenset(
-    {"metadata", "prompt_cache_key", "safety_identifier", "service_tier", "store", "stream_options", "user"}
-)
-"""Parameters that never change an answer."""

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from collections.abc import Sequence as SequenceOf
+import math
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from decimal import Decimal
 from typing import Any
 
+import orjson
 from pydantic import ValidationError
+from pydantic_core import ErrorDetails
 
-from batchgen.protocol.bodies import IGNORED, NEUTRAL, ChatBody, CompletionBody, SamplingBody
+from batchgen.protocol.bodies import TAGS, ChatBody, CompletionBody, SamplingBody
 from batchgen.protocol.faults import Code, RowFault
+from batchgen.protocol.parameters import changes_nothing, is_known
 from batchgen.protocol.request import (
     ChatPrompt,
     Endpoint,
@@ -28,6 +32,24 @@ _BODIES: Mapping[str, type[ChatBody] | type[CompletionBody]] = {
     Endpoint.CHAT: ChatBody,
     Endpoint.COMPLETIONS: CompletionBody,
 }
+_WANTED: Mapping[str, str] = {
+    "bool_type": "must be true or false",
+    "finite_number": "must be a finite number",
+    "float_type": "must be a number",
+    "greater_than_equal": "must be at least {ge}",
+    "int_from_float": "must be an integer",
+    "int_type": "must be an integer",
+    "less_than_equal": "must be at most {le}",
+    "list_type": "must be a list",
+    "model_type": "must be an object",
+    "string_too_short": "must not be empty",
+    "string_type": "must be a string",
+    "too_long": "can have {max_length} entries at most",
+    "too_short": "must not be empty",
+}
+"""What each of pydantic's errors asks for."""
+_EXACT_FLOATS = 2.0**53
+"""From here on a float no longer tells neighbouring integers apart."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,8 +58,9 @@ class Parsed:
 
     request: GenRequest | None
     faults: tuple[RowFault, ...] = ()
+    """All that were found, the first one for the row's result."""
     warnings: tuple[RowFault, ...] = ()
-    """Parameters that were dropped under `lenient`."""
+    """Unknown parameters that were left out under `lenient`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,99 +68,114 @@ class Parser:
     """Checks rows. Each row is judged alone: ids that occur twice and foreign model names are the job's to find."""
 
     lenient: bool = False
-    """Drop unknown parameters with a warning instead of refusing the row."""
+    """Leave out unknown parameters with a warning instead of refusing the row."""
 
     def parse(self, row: RawRow) -> Parsed:
         """All that can be said of one row. Never raises for what a row holds."""
-        if row.data is None:
-            return Parsed(None, (row.fault,) if row.fault is not None else ())
-        faults = list(_envelope_faults(row.data))
-        url, body = row.data.get("url"), row.data.get("body")
+        if row.fault is not None:
+            return Parsed(None, (row.fault,))
+        data = row.data or {}
+        faults = list(_envelope_faults(data))
+        url, body = data.get("url"), data.get("body")
         if not isinstance(url, str) or url not in _BODIES or not isinstance(body, Mapping):
             return Parsed(None, tuple(faults))
-        sent, dropped = _drop_what_changes_nothing(body, _BODIES[Endpoint(url)])
-        if not self.lenient:
-            faults += dropped
-        if body.get("stream"):
-            faults.append(RowFault(Code.STREAM_NOT_SUPPORTED, "a batch has no streams; remove `stream`", "body.stream"))
+        shape = _BODIES[url]
+        warnings: list[RowFault] = []
+        for fault, known in _unsupported(body, shape):
+            (warnings if self.lenient and not known else faults).append(fault)
         try:
-            checked = _BODIES[Endpoint(url)].model_validate(sent)
+            checked = shape.model_validate({name: v for name, v in body.items() if v is not None and _in(shape, name)})
         except ValidationError as error:
-            faults += (_translate(detail) for detail in error.errors(include_url=False, include_context=False))
+            faults += map(_translate, error.errors(include_url=False))
             return Parsed(None, tuple(faults))
         if faults:
             return Parsed(None, tuple(faults))
-        return Parsed(_request(row, Endpoint(url), checked, body), (), tuple(dropped) if self.lenient else ())
+        return Parsed(_request(row, Endpoint(url), checked, body), (), tuple(warnings))
 
 
 def custom_id_of(row: RawRow) -> str | None:
     """The row's custom_id if one can be found: a string, or a number as its decimal text."""
-    value = row.data.get("custom_id") if row.data is not None else None
-    if isinstance(value, str):
-        return value
-    return str(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
+    match row.data.get("custom_id") if row.data is not None else None:
+        case bool():
+            return None
+        case str() | int() as value:
+            return str(value)
+        case float() as value if abs(value) < _EXACT_FLOATS:
+            return format(Decimal(repr(value)), "f")
+        case _:
+            return None
 
 
 def shortened(value: Any) -> str:
-    """A value for a message: on one line, and short."""
-    text = repr(value)
+    """A value for a message: as JSON, on one line, and short."""
+    try:
+        text = orjson.dumps(value).decode()
+    except TypeError:  # a value that only a Parquet file can hold
+        text = repr(value)
     return text if len(text) <= 60 else f"{text[:57]}..."
 
 
-def _envelope_faults(data: Mapping[str, Any]) -> SequenceOf[RowFault]:
-    faults: list[RowFault] = []
-    custom_id = data.get("custom_id")
-    if custom_id is None:
-        faults.append(_missing("custom_id", "give each line a custom_id of its own"))
-    elif isinstance(custom_id, bool) or not isinstance(custom_id, str | int | float):
-        faults.append(_wrong_type("custom_id", custom_id, "a string"))
-    method = data.get("method", "POST")
-    if method != "POST":
-        message = f"method: expected 'POST', found {shortened(method)}"
-        faults.append(RowFault(Code.UNSUPPORTED_METHOD, message, "method"))
-    url = data.get("url")
-    if url is None:
-        faults.append(_missing("url", f"one of {', '.join(Endpoint)}"))
-    elif not isinstance(url, str) or url not in _BODIES:
-        message = f"url: expected one of {', '.join(Endpoint)}, found {shortened(url)}"
-        faults.append(RowFault(Code.UNSUPPORTED_URL, message, "url"))
-    body = data.get("body")
-    if body is None:
-        faults.append(_missing("body", "the request's parameters"))
-    elif not isinstance(body, Mapping):
-        faults.append(_wrong_type("body", body, "an object"))
-    return faults
+def _envelope_faults(data: Mapping[str, Any]) -> Iterator[RowFault]:
+    match data.get("custom_id"):
+        case None:
+            yield _missing("custom_id", "give each line one of its own")
+        case float() as value if not abs(value) < _EXACT_FLOATS:
+            advice = "is not a number" if math.isnan(value) else "is too large to be exact"
+            yield RowFault(
+                Code.INVALID_VALUE, f"custom_id {advice}, found {value!r}; write it as a string", "custom_id"
+            )
+        case bool() as value:
+            yield _wrong_type("custom_id", value, "a string or a number")
+        case str() | int() | float():
+            pass
+        case value:
+            yield _wrong_type("custom_id", value, "a string or a number")
+    urls = " or ".join(Endpoint)
+    match data.get("method"):
+        case None | "POST":
+            pass
+        case str() as method:
+            message = f"method must be POST, found {shortened(method)}"
+            yield RowFault(Code.UNSUPPORTED_METHOD, message, "method")
+        case value:
+            yield _wrong_type("method", value, "the string POST")
+    match data.get("url"):
+        case None:
+            yield _missing("url", f"write {urls}")
+        case str() as url if url not in _BODIES:
+            yield RowFault(Code.UNSUPPORTED_URL, f"url must be {urls}, found {shortened(url)}", "url")
+        case str():
+            pass
+        case value:
+            yield _wrong_type("url", value, f"the string {urls}")
+    match data.get("body"):
+        case None:
+            yield _missing("body", "it holds the parameters of the request")
+        case Mapping():
+            pass
+        case value:
+            yield _wrong_type("body", value, "an object")
 
 
-def _drop_what_changes_nothing(
-    body: Mapping[str, Any], shape: type[SamplingBody]
-) -> tuple[dict[str, Any], list[RowFault]]:
-    """The parameters to check, and a fault for each that is not supported. Nulls count as not sent."""
-    sent: dict[str, Any] = {}
-    unsupported: list[RowFault] = []
+def _in(shape: type[SamplingBody], name: str) -> bool:
+    return name in shape.model_fields
+
+
+def _unsupported(body: Mapping[str, Any], shape: type[SamplingBody]) -> Iterator[tuple[RowFault, bool]]:
+    """A fault for each parameter that is not supported, and whether it is known all the same."""
     for name, value in body.items():
-        if name in shape.model_fields:
-            if value is not None:
-                sent[name] = value
-        elif value is None or name in IGNORED or name == "stream" or _is_neutral(name, value, body):
+        path = f"body.{name}"
+        if _in(shape, name):
             continue
-        else:
-            known = name in NEUTRAL
-            advice = "this value is not supported yet" if known else "no such parameter"
-            message = f"body.{name}: {advice}, found {shortened(value)}; remove it, or run with --lenient to ignore it"
-            unsupported.append(RowFault(Code.UNSUPPORTED_PARAMETER, message, f"body.{name}"))
-    return sent, unsupported
-
-
-def _is_neutral(name: str, value: Any, body: Mapping[str, Any]) -> bool:
-    if name == "best_of" and value == body.get("n"):
-        return True
-    if name == "tool_choice" and not body.get("tools") and value in ("none", "auto"):
-        return True
-    # 0 == False and 1 == True in Python, not in JSON.
-    return any(
-        value == neutral and isinstance(value, bool) == isinstance(neutral, bool) for neutral in NEUTRAL.get(name, ())
-    )
+        if name == "stream":
+            if value:
+                yield RowFault(Code.STREAM_NOT_SUPPORTED, f"{path}: a batch has no streams; remove it", path), True
+        elif not changes_nothing(name, value, body):
+            known = is_known(name)
+            what = "is not supported with this value" if known else "is no parameter of this url"
+            advice = "remove it" if known else "remove it, or run with --lenient to leave it out"
+            message = f"{path} {what}, found {shortened(value)}; {advice}"
+            yield RowFault(Code.UNSUPPORTED_PARAMETER, message, path), known
 
 
 def _request(row: RawRow, endpoint: Endpoint, body: ChatBody | CompletionBody, sent: Mapping[str, Any]) -> GenRequest:
@@ -156,13 +194,13 @@ def _request(row: RawRow, endpoint: Endpoint, body: ChatBody | CompletionBody, s
         prompts=prompts,
         n=body.n,
         sampling=SamplingRequest(
-            max_tokens=body.max_tokens,
+            max_tokens=body.limit,
             temperature=body.temperature,
             top_p=body.top_p,
             top_k=body.top_k,
             min_p=body.min_p,
             seed=body.seed,
-            stop=body.stops(),
+            stop=body.stops,
             stop_token_ids=tuple(body.stop_token_ids),
             ignore_eos=body.ignore_eos,
             include_stop_str_in_output=body.include_stop_str_in_output,
@@ -172,7 +210,7 @@ def _request(row: RawRow, endpoint: Endpoint, body: ChatBody | CompletionBody, s
     )
 
 
-def _prompts(prompt: Any) -> tuple[Prompt, ...]:
+def _prompts(prompt: str | list[str] | list[int] | list[list[int]]) -> tuple[Prompt, ...]:
     if isinstance(prompt, str):
         return (TextPrompt(prompt),)
     if isinstance(prompt[0], int):
@@ -180,18 +218,17 @@ def _prompts(prompt: Any) -> tuple[Prompt, ...]:
     return tuple(TextPrompt(p) if isinstance(p, str) else TokenPrompt(tuple(p)) for p in prompt)
 
 
-def _translate(detail: Any) -> RowFault:
+def _translate(detail: ErrorDetails) -> RowFault:
     """One of pydantic's errors in our words."""
-    path = "body" + "".join(
-        f"[{part}]" if isinstance(part, int) else f".{part}" for part in detail["loc"] if not str(part).startswith("<")
-    )
-    kind: str = detail["type"]
+    parts = (part for part in detail["loc"] if part not in TAGS)
+    path = "body" + "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in parts)
+    kind = detail["type"]
     if kind == "missing":
-        return RowFault(Code.MISSING_REQUIRED_FIELD, f"{path} is missing", path)
-    typed = kind.endswith("_type") or kind.startswith("union_tag") or kind == "int_from_float"
-    wanted = "has the wrong type" if kind.startswith("union_tag") else detail["msg"][:1].lower() + detail["msg"][1:]
-    code = Code.INVALID_TYPE if typed else Code.INVALID_VALUE
-    return RowFault(code, f"{path}: {wanted}, found {shortened(detail['input'])}", path)
+        return _missing(path, "this url needs it")
+    wanted = _WANTED.get(kind, detail["msg"]).format(**detail.get("ctx", {}))
+    typed = kind.endswith("_type") or kind == "int_from_float"
+    message = f"{path} {wanted}, found {shortened(detail['input'])}"
+    return RowFault(Code.INVALID_TYPE if typed else Code.INVALID_VALUE, message, path)
 
 
 def _missing(path: str, advice: str) -> RowFault:
@@ -199,4 +236,4 @@ def _missing(path: str, advice: str) -> RowFault:
 
 
 def _wrong_type(path: str, value: Any, wanted: str) -> RowFault:
-    return RowFault(Code.INVALID_TYPE, f"{path}: expected {wanted}, found {shortened(value)}", path)
+    return RowFault(Code.INVALID_TYPE, f"{path} must be {wanted}, found {shortened(value)}", path)

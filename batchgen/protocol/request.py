@@ -21,13 +21,14 @@ class Endpoint(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class RawRow:
-    """One row of the input as a reader found it: either `data` or `fault`, never both."""
+    """One row of the input as a reader found it."""
 
     line: int
     """1-based line or row of the input; the first row of a file without line structure is 1."""
     data: Mapping[str, Any] | None
-    """The request object, in batch form."""
+    """The request object, in batch form; beside a fault, what could be read of it, None where that is nothing."""
     fault: RowFault | None = None
+    """Why the row is no request, as far as the reader can tell."""
     extra: Mapping[str, Any] = field(default_factory=dict)
     """Columns of the input that are passed through to the result."""
 

@@ -100,7 +100,18 @@ def test_the_forms_of_a_prompt(prompt: Any, prompts: tuple[Any, ...]) -> None:
 
 
 def test_nulls_count_as_not_sent() -> None:
-    names = ["model", "max_tokens", "temperature", "n", "stop", "seed", "stream", "logprobs", "tools", "nobody_knows_me"]
+    names = [
+        "model",
+        "max_tokens",
+        "temperature",
+        "n",
+        "stop",
+        "seed",
+        "stream",
+        "logprobs",
+        "tools",
+        "nobody_knows_me",
+    ]
     assert good(chat(**dict.fromkeys(names))) == good(chat())
     assert good(parse(line(HI, method=None))) == good(chat())
 
