@@ -38,9 +38,10 @@ class _Slot:
 
 
 class FakeRunner:
-    """Remembers what each cache slot holds, and fails when a sequence would read what is not its own history.
+    """Remembers what each cache slot holds, and fails when what a sequence reads is not one unbroken history.
 
-    As in a real layer, all slots of a step are written before any is read.
+    Whose history it is shows in the answer, a digest of all of it. As in a real layer, all slots of a step are written
+    before any is read.
     """
 
     def __init__(self, capacity: Capacity) -> None:
@@ -58,7 +59,8 @@ class FakeRunner:
         self._write(plan)
         self.steps += 1
         self.computed_tokens += plan.num_tokens
-        return StepResult([next_token(self._read(s), s.sampling) for s in plan.sampled if s.sampling is not None])
+        histories = [(self._read(s), s.sampling) for s in plan.scheduled]
+        return StepResult([next_token(history, params) for history, params in histories if params is not None])
 
     def close(self) -> None:
         self._slots.clear()
@@ -73,23 +75,24 @@ class FakeRunner:
             assert len(s.block_table) * capacity.block_size >= s.stop, "the table does not cover the tokens"
             assert len(set(s.block_table)) == len(s.block_table), "a block twice in one table"
             assert all(0 <= block < capacity.num_blocks for block in s.block_table)
+        written = [
+            block
+            for s in plan.scheduled
+            for block in s.block_table[s.start // capacity.block_size : -(-s.stop // capacity.block_size)]
+        ]
+        assert len(set(written)) == len(written), "a block is written by two sequences"
 
     def _write(self, plan: StepPlan) -> None:
         """Fill the step's slots. The histories need their predecessors, which another sequence of the step may write;
         so tokens go in order of position."""
-        written: set[int] = set()
         entries = sorted(
             ((s.start + i, token, s) for s in plan.scheduled for i, token in enumerate(s.tokens)), key=lambda e: e[0]
         )
-        stale = {self._slot(s, s.start + i) for s in plan.scheduled for i in range(len(s.tokens))}
-        for slot in stale:
-            self._slots.pop(slot, None)
+        for position, _, s in entries:
+            self._slots.pop(self._slot(s, position), None)
         for position, token, s in entries:
             before = b"" if position == 0 else self._history(s, position - 1)
-            slot = self._slot(s, position)
-            assert slot not in written, f"slot {slot} is written by two sequences"
-            written.add(slot)
-            self._slots[slot] = _Slot(position, token, history_after(before, token))
+            self._slots[self._slot(s, position)] = _Slot(position, token, history_after(before, token))
 
     def _read(self, s: ScheduledSequence) -> bytes:
         """Walk all that the last token attends to; every slot must continue the one before."""

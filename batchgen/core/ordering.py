@@ -28,7 +28,7 @@ def victim(running: SequenceOf[Sequence]) -> Sequence:
 
 def _sortable(tokens: SequenceOf[int]) -> bytes:
     """Bytes that compare as the token ids do: fixed width, most significant byte first."""
-    packed = array("Q", tokens)
+    packed = array("I", tokens)
     if sys.byteorder == "little":
         packed.byteswap()
     return packed.tobytes()

@@ -34,6 +34,8 @@ class SchedulerStats:
     steps: int
     computed_tokens: int
     """Tokens that went through the model, those computed again after a preemption included."""
+    cached_tokens: int
+    """Prompt tokens that first admissions found in the cache."""
     generated_tokens: int
     preemptions: int
 
@@ -56,7 +58,8 @@ class Scheduler:
         self._waiting: deque[Sequence] = deque()
         self._running: list[Sequence] = []
         self._by_id: dict[int, Sequence] = {}
-        self._steps = self._computed = self._generated = self._preemptions = 0
+        self._outstanding: StepPlan | None = None
+        self._steps = self._computed = self._cached = self._generated = self._preemptions = 0
 
     def add(self, sequence: Sequence) -> Refusal | None:
         """Queue a sequence, or say why it can never run. Its id must be new."""
@@ -71,7 +74,13 @@ class Scheduler:
         return None
 
     def schedule(self) -> StepPlan | None:
-        """Plan the next step; None where nothing is left to do. Each plan must be committed before the next."""
+        """Plan the next step; None where nothing is left to do.
+
+        Raises `RuntimeError` while a plan is not committed: the blocks it fills are in the index already, so a plan that
+        failed can't be dropped for another one.
+        """
+        if self._outstanding is not None:
+            raise RuntimeError("the last plan was not committed")
         planned: list[ScheduledSequence] = []
         budget = self._capacity.max_num_batched_tokens
         preempted_before = self._preemptions
@@ -85,12 +94,15 @@ class Scheduler:
         # Sequences behind the budget stay for the next step, and nobody is admitted past them.
         if len(planned) == len(self._running) and self._preemptions == preempted_before:
             self._admit(planned, budget)
-        if not planned:
-            return None
-        return StepPlan(tuple(planned))
+        if planned:
+            self._outstanding = StepPlan(tuple(planned))
+        return self._outstanding
 
     def commit(self, plan: StepPlan, result: StepResult) -> list[Sequence]:
         """Take the step's result: advance counters, append tokens. Returns the sequences that are finished now."""
+        if plan is not self._outstanding:
+            raise ValueError("the plan is not the one that schedule() returned last")
+        self._outstanding = None
         for scheduled in plan.scheduled:
             self._by_id[scheduled.seq_id].computed = scheduled.stop
         finished: list[Sequence] = []
@@ -120,6 +132,7 @@ class Scheduler:
             blocks_total=self._kv.num_blocks,
             steps=self._steps,
             computed_tokens=self._computed,
+            cached_tokens=self._cached,
             generated_tokens=self._generated,
             preemptions=self._preemptions,
         )
@@ -159,6 +172,7 @@ class Scheduler:
             sequence.computed = self._kv.open(sequence, match, sequence.length)
             if sequence.preemptions == 0:
                 sequence.cached = sequence.computed
+                self._cached += sequence.cached
             sequence.status = Status.RUNNING
             self._running.append(sequence)
             stop = min(sequence.length, sequence.computed + budget)
@@ -177,10 +191,7 @@ class Scheduler:
 
 
 def _finish_reason(sequence: Sequence, token: int) -> FinishReason | None:
-    stopped = token in sequence.params.stop_token_ids
-    # A stop token has no text; the probe sees the others, each exactly once.
-    if not stopped and sequence.probe is not None:
-        stopped = sequence.probe.push(token)
-    if stopped:
+    found = sequence.probe is not None and sequence.probe.push(token)
+    if found or token in sequence.params.stop_token_ids:
         return FinishReason.STOP
     return FinishReason.LENGTH if len(sequence.output) == sequence.params.max_tokens else None
