@@ -115,18 +115,15 @@ def _program(shape: Shape, config: EngineConfig) -> tuple[Program, str]:
     """The program to record into, and the name of its kernels."""
     threads = config.threads or usable_cores()
     if config.kernels != "torch":
-        try:
-            from batchgen_kernels import cpu  # loads the native extension
-        except ImportError:
-            cpu = None
+        from batchgen_kernels import cpu  # loads the native extension
 
-        if cpu is not None and cpu.available():
+        if cpu.available():
             # One pool only: torch's threads spin after each call and would take the cores from the native ones.
             torch.set_num_threads(1)
             program = cpu.NativeProgram(shape, threads)
             return program, f"native {program.name}"
         if config.kernels == "native":
-            raise UsageError("--kernels native: the native extension is not built for this machine; use auto or torch")
-        _logger.warning("native kernels can't run on this machine; computing with torch")
+            raise UsageError(f"--kernels native: {cpu.unavailable_reason()}; use auto or torch")
+        _logger.warning("computing with torch: %s", cpu.unavailable_reason())
     torch.set_num_threads(threads)
     return TorchProgram(shape), "torch"

@@ -320,7 +320,7 @@ class TorchProgram:
             """One sequence, [n, Hq D]; the query heads of one key head are laid one below the other."""
             n = segment.stop - segment.start
             keys, values = (
-                part[segment.blocks].view(-1, heads, head_dim)[: segment.context].transpose(0, 1)[None]
+                part.index_select(0, segment.blocks).view(-1, heads, head_dim)[: segment.context].transpose(0, 1)[None]
                 for part in (store.keys, store.values)
             )
             rows = source.data[segment.start : segment.stop, : target.width].view(n, heads, -1, head_dim)
