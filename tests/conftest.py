@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import HealthCheck, settings
 
-pytest_plugins = ("tests.models",)
+pytest_plugins = ("tests.models", "tests.tiny_model")
 
 # Chosen by `--hypothesis-profile`. Time is no measure on a shared machine.
 _COMMON = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow], print_blob=True)

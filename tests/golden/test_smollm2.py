@@ -99,7 +99,7 @@ def mixed_requests() -> tuple[list[list[int]], list[SamplingParams]]:
         for _ in range(64)
     ]
     params = [
-        SamplingParams(max_tokens=rng.randint(4, 12), temperature=rng.choice((0.0, 0.8)), top_p=0.95, seed=i)
+        SamplingParams(max_tokens=rng.choice((4, 8, 36)), temperature=rng.choice((0.0, 0.8)), top_p=0.95, seed=i)
         for i in range(64)
     ]
     return prompts, params
