@@ -1,8 +1,9 @@
-"""Rows that are not in batch form: columns become the body of a request."""
+"""Rows as readers find them, made into requests in batch form: columns become the body, the rest is passed through."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
+from contextlib import suppress
 from typing import Any
 
 import orjson
@@ -12,82 +13,105 @@ from batchgen.errors import UsageError
 from batchgen.protocol.faults import Code, RowFault
 from batchgen.protocol.request import Endpoint, RawRow
 
-__all__ = ["RowShaper"]
+__all__ = ["RowShaper", "check_columns", "request_columns"]
 
 _ENVELOPE = frozenset({"custom_id", "method", "url", "body"})
 
 
+def request_columns(config: InputConfig, names: Collection[str]) -> frozenset[str]:
+    """The columns of a row that make its request; all others are passed through."""
+    custom_id = config.id_column or "custom_id"
+    if config.prompt_template is not None:
+        return frozenset({custom_id})
+    if config.prompt_column is not None:
+        return frozenset({custom_id, config.prompt_column})
+    if "body" not in names and config.messages_column in names:
+        return frozenset({custom_id, config.messages_column})
+    return _ENVELOPE | {custom_id}
+
+
+def check_columns(config: InputConfig, names: Collection[str]) -> None:
+    """Raise `UsageError` where a table with these columns can't hold one request."""
+    found = ", ".join(sorted(names)) or "none"
+    for flag, name in (("--id-column", config.id_column), ("--prompt-column", config.prompt_column)):
+        if name is not None and name not in names:
+            raise UsageError(f"input {config.input_file}: {flag} names {name!r}; the columns are: {found}")
+    by_setting = config.prompt_template is not None or config.prompt_column is not None
+    if not by_setting and not {"body", config.messages_column} & set(names):
+        raise UsageError(
+            f"input {config.input_file}: neither a column 'body' nor {config.messages_column!r}; the columns are: "
+            f"{found}. Say which to use with --messages-column, --prompt-column or --prompt-template"
+        )
+
+
 class RowShaper:
-    """Makes a `RawRow` of a row's columns."""
+    """Makes a `RawRow` of a row's columns. Raises `UsageError` for a template that is none."""
 
     def __init__(self, config: InputConfig) -> None:
         self._config = config
         self._render = _template(config.prompt_template) if config.prompt_template is not None else None
 
-    def shape(self, line: int, row: Mapping[str, Any]) -> RawRow:
-        """A row in batch form as it is, with its further columns passed through; else the columns that the settings
-        name, and all columns passed through."""
-        if self._render is None and self._config.prompt_column is None and "body" in row:
-            return self._batch_form(line, row)
-        body, fault = self._body(row)
-        if fault is not None:
-            return RawRow(line, None, fault)
-        if body is None:
-            # Judged as a batch line, so that its faults say what is missing.
-            return RawRow(line, row)
-        custom_id = row.get(self._config.id_column or "custom_id", f"row-{line}")
-        url = Endpoint.CHAT if "messages" in body else Endpoint.COMPLETIONS
-        data = {"custom_id": custom_id, "method": "POST", "url": url.value, "body": body}
-        return RawRow(line, data, extra={name: value for name, value in row.items() if name != "custom_id"})
+    def shape(self, line: int, row: Mapping[str, Any], extra: Mapping[str, Any]) -> RawRow:
+        """A row in batch form as it is; else the columns that the settings name become the request.
 
-    def _batch_form(self, line: int, row: Mapping[str, Any]) -> RawRow:
+        `extra`: what is passed through. A row that has neither form is judged as a batch line, so that its faults say
+        what is missing.
+        """
+        config = self._config
+        by_setting = config.prompt_template is not None or config.prompt_column is not None
+        if not by_setting and ("body" in row or config.messages_column not in row):
+            return RawRow(line, self._batch_form(row), None, extra)
+        unnamed = None if config.id_column is not None else f"row-{line}"
+        data: dict[str, Any] = {"custom_id": row.get(config.id_column or "custom_id", unnamed), "method": "POST"}
+        body = self._body(row)
+        if isinstance(body, RowFault):
+            return RawRow(line, data, body, extra)
+        data["url"] = (Endpoint.CHAT if "messages" in body else Endpoint.COMPLETIONS).value
+        return RawRow(line, data | {"body": body}, None, extra)
+
+    def _batch_form(self, row: Mapping[str, Any]) -> dict[str, Any]:
         data = {name: row[name] for name in _ENVELOPE if name in row}
         if self._config.id_column is not None:
             data["custom_id"] = row.get(self._config.id_column)
-        if isinstance(data["body"], str):
-            try:
+        if isinstance(data.get("body"), str):
+            # A string that is no JSON stays one: the parser refuses it.
+            with suppress(orjson.JSONDecodeError):
                 data["body"] = orjson.loads(data["body"])
-            except orjson.JSONDecodeError as error:
-                return RawRow(line, None, RowFault(Code.INVALID_JSON_LINE, f"body is not JSON: {error}", "body"))
-        return RawRow(line, data, extra={name: value for name, value in row.items() if name not in _ENVELOPE})
+        return data
 
-    def _body(self, row: Mapping[str, Any]) -> tuple[dict[str, Any] | None, RowFault | None]:
+    def _body(self, row: Mapping[str, Any]) -> dict[str, Any] | RowFault:
         config = self._config
         if self._render is not None:
             try:
-                return self._prompt(self._render(row)), None
+                return self._prompt(self._render(row))
             except Exception as error:  # noqa: BLE001 - a template is foreign code: what it raises is this row's fault
-                message = f"--prompt-template failed on this row: {error}"
-                return None, RowFault(Code.INVALID_CHAT_TEMPLATE_INPUT, message)
+                said = str(error) or type(error).__name__
+                return RowFault(Code.INVALID_CHAT_TEMPLATE_INPUT, f"--prompt-template failed on this row: {said}")
         if config.prompt_column is not None:
-            if (prompt := row.get(config.prompt_column)) is None:
-                message = f"there is no {config.prompt_column!r} in this row; --prompt-column names it"
-                return None, RowFault(Code.MISSING_REQUIRED_FIELD, message, config.prompt_column)
-            return self._prompt(prompt), None
-        messages = row.get(config.messages_column)
-        if not isinstance(messages, list):
-            return None, None
-        system = [{"role": "system", "content": config.system_prompt}] if config.system_prompt is not None else []
-        return {"messages": [*system, *messages]}, None
+            return self._prompt(row.get(config.prompt_column))
+        messages = row[config.messages_column]
+        if config.system_prompt is None or not isinstance(messages, list) or _begins_with_system(messages):
+            return {"messages": messages}
+        return {"messages": [{"role": "system", "content": config.system_prompt}, *messages]}
 
     def _prompt(self, prompt: Any) -> dict[str, Any]:
         """A bare prompt is a completion; with a system prompt it is a chat's user message."""
         if self._config.system_prompt is None:
             return {"prompt": prompt}
-        return {
-            "messages": [
-                {"role": "system", "content": self._config.system_prompt},
-                {"role": "user", "content": prompt},
-            ]
-        }
+        roles = {"system": self._config.system_prompt, "user": prompt}
+        return {"messages": [{"role": role, "content": content} for role, content in roles.items()]}
+
+
+def _begins_with_system(messages: list[Any]) -> bool:
+    return bool(messages) and isinstance(messages[0], dict) and messages[0].get("role") in {"system", "developer"}
 
 
 def _template(source: str) -> Callable[[Mapping[str, Any]], str]:
     from jinja2 import StrictUndefined, TemplateError
     from jinja2.sandbox import ImmutableSandboxedEnvironment
 
+    environment = ImmutableSandboxedEnvironment(undefined=StrictUndefined, keep_trailing_newline=True)
     try:
-        template = ImmutableSandboxedEnvironment(undefined=StrictUndefined).from_string(source)
+        return environment.from_string(source).render
     except TemplateError as error:
         raise UsageError(f"--prompt-template is not valid Jinja: {error}") from error
-    return lambda row: template.render(**row)

@@ -9,15 +9,15 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
 
-from batchgen.errors import BatchgenError, OutOfResourcesError, UsageError
+from batchgen.errors import OutOfResourcesError, UsageError
 
-__all__ = ["durable_file", "output_error"]
+__all__ = ["durable_file", "temporary_of", "writing"]
 
 
 @contextmanager
 def durable_file(path: Path) -> Iterator[IO[bytes]]:
     """Write a file under a temporary name; at the end flush it to disk and rename it. On an error nothing is left."""
-    temporary = path.with_name(f".{path.name}.tmp")
+    temporary = temporary_of(path)
     try:
         with temporary.open("wb") as file:
             yield file
@@ -30,11 +30,21 @@ def durable_file(path: Path) -> Iterator[IO[bytes]]:
     _sync_folder(path.parent)
 
 
-def output_error(path: Path, error: OSError) -> BatchgenError:
-    """What a failed write means for the job."""
-    if error.errno in {errno.ENOSPC, errno.EDQUOT}:
-        return OutOfResourcesError(f"{path}: the disk is full; finished shards are kept. Free some space")
-    return UsageError(f"{path}: cannot be written: {error}")
+def temporary_of(path: Path) -> Path:
+    """Where `durable_file` writes before the file is whole."""
+    return path.with_name(f".{path.name}.tmp")
+
+
+@contextmanager
+def writing(output: Path) -> Iterator[None]:
+    """Say what a failed write to `output` means for the job."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno in {errno.ENOSPC, errno.EDQUOT}:
+            message = f"{output}: the disk is full; finished shards are kept. Free some space and run again"
+            raise OutOfResourcesError(message) from error
+        raise UsageError(f"{output}: cannot be written: {error}") from error
 
 
 def _sync_folder(folder: Path) -> None:

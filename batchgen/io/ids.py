@@ -6,6 +6,8 @@ import sqlite3
 from types import TracebackType
 from typing import Self
 
+from batchgen.errors import OutOfResourcesError
+
 __all__ = ["SeenIds"]
 
 
@@ -20,16 +22,24 @@ class SeenIds:
         self._connection = sqlite3.connect("", isolation_level=None)
         self._connection.execute("PRAGMA journal_mode = OFF")
         self._connection.execute("PRAGMA synchronous = OFF")
-        self._connection.execute("PRAGMA cache_size = -16384")
+        self._connection.execute("PRAGMA cache_size = -65536")
         self._connection.execute("CREATE TABLE seen (custom_id BLOB PRIMARY KEY, line INTEGER) WITHOUT ROWID")
+        # One transaction, never ended: nothing here has to outlive the process.
+        self._connection.execute("BEGIN")
 
     def first_line(self, custom_id: str, line: int) -> int | None:
-        """Add an id; return the line that had it before, None where this is the first."""
+        """Add an id; return the line that had it before, None where this is the first.
+
+        Raises `OutOfResourcesError` where the temporary storage is full.
+        """
         key = custom_id.encode("utf-8", "surrogatepass")
-        added = self._connection.execute("INSERT OR IGNORE INTO seen VALUES (?, ?)", (key, line))
-        if added.rowcount:
-            return None
-        found = self._connection.execute("SELECT line FROM seen WHERE custom_id = ?", (key,)).fetchone()
+        try:
+            added = self._connection.execute("INSERT OR IGNORE INTO seen VALUES (?, ?)", (key, line))
+            if added.rowcount:
+                return None
+            found = self._connection.execute("SELECT line FROM seen WHERE custom_id = ?", (key,)).fetchone()
+        except sqlite3.OperationalError as error:
+            raise OutOfResourcesError(f"the custom_ids do not fit the temporary folder: {error}") from error
         return int(found[0])
 
     def __enter__(self) -> Self:

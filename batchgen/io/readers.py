@@ -2,105 +2,127 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from itertools import islice
-from typing import Any
+from typing import IO, Any
 
 import orjson
 
 from batchgen.config import InputConfig
-from batchgen.errors import UsageError
-from batchgen.io.columns import RowShaper
-from batchgen.io.source import is_parquet, is_stream, open_binary
+from batchgen.io.columns import RowShaper, request_columns
+from batchgen.io.parquet import count_parquet_rows, parquet_rows
+from batchgen.io.source import first_bytes_of_stream, is_parquet, is_stream, open_binary
 from batchgen.protocol.faults import Code, RowFault
 from batchgen.protocol.request import RawRow
 
-__all__ = ["count_rows", "models_named", "open_rows"]
+__all__ = ["count_rows", "first_rows", "models_named", "open_rows"]
 
 _BOM = b"\xef\xbb\xbf"
-_PARQUET_ROWS = 256
+_MAX_LINE = 64 << 20
+"""Bytes of a line, at most: a file without line ends does not fill the memory."""
 
 
 def open_rows(config: InputConfig) -> Iterator[RawRow]:
     """Every row that is not blank, in order. A row that can't be read is a `RawRow` with a fault.
 
-    Raises `UsageError` where the input itself can't be read.
+    Raises `UsageError` where the input itself can't be read, or no row of it can be a request.
     """
     shaper = RowShaper(config)
-    for line, row in _parquet(config.input_file) if is_parquet(config.input_file) else _json_lines(config.input_file):
-        yield RawRow(line, None, row) if isinstance(row, RowFault) else shaper.shape(line, row)
+    if is_parquet(config.input_file):
+        return parquet_rows(config, shaper)
+    return _json_rows(config, shaper)
 
 
 def count_rows(config: InputConfig) -> int | None:
     """Rows of an input that can be read twice; None for a stream."""
-    source = config.input_file
-    if is_stream(source):
+    if is_stream(config.input_file):
         return None
-    if is_parquet(source):
-        return sum(1 for _ in _parquet(source))
-    with open_binary(source) as file:
-        return sum(1 for line in file if line.strip())
+    if is_parquet(config.input_file):
+        return count_parquet_rows(config)
+    with open_binary(config.input_file) as file:
+        return sum(1 for _ in _filled_lines(file))
+
+
+def first_rows(config: InputConfig, count: int) -> Iterator[RawRow]:
+    """Up to `count` rows from the start, which `open_rows` gives again.
+
+    A stream can't be read twice: of it there is one row, or none where that is too long to be seen without taking it.
+    """
+    if not is_stream(config.input_file):
+        yield from islice(open_rows(config), count)
+        return
+    line, end, _ = first_bytes_of_stream().removeprefix(_BOM).lstrip().partition(b"\n")
+    if end:
+        yield from _shaped(config, RowShaper(config), [(1, line)])
 
 
 def models_named(config: InputConfig) -> list[str]:
     """Models that lines name, in order of appearance and two at most: enough to know whether there is one.
 
-    A stream can't be read twice: it names none.
+    Of a stream the first line alone is asked.
     """
-    if is_stream(config.input_file):
-        return []
-    named = (_model_of(row) for row in open_rows(config))
-    return list(islice(dict.fromkeys(name for name in named if name is not None), 2))
+    named: list[str] = []
+    for row in first_rows(config, 1) if is_stream(config.input_file) else open_rows(config):
+        body = row.data.get("body") if row.data is not None else None
+        model = body.get("model") if isinstance(body, dict) else None
+        if isinstance(model, str) and model not in named:
+            named.append(model)
+            if len(named) == 2:
+                break
+    return named
 
 
-def _model_of(row: RawRow) -> str | None:
-    body = row.data.get("body") if row.data is not None else None
-    model = body.get("model") if isinstance(body, dict) else None
-    return model if isinstance(model, str) else None
+def _json_rows(config: InputConfig, shaper: RowShaper) -> Iterator[RawRow]:
+    with open_binary(config.input_file) as file:
+        yield from _shaped(config, shaper, _filled_lines(file))
 
 
-def _json_lines(source: str) -> Iterator[tuple[int, dict[str, Any] | RowFault]]:
+def _shaped(config: InputConfig, shaper: RowShaper, lines: Iterable[tuple[int, bytes | None]]) -> Iterator[RawRow]:
+    for number, line in lines:
+        row = _object(line)
+        if isinstance(row, RowFault):
+            yield RawRow(number, None, row)
+        else:
+            own = request_columns(config, row)
+            extra = {name: orjson.dumps(value).decode() for name, value in row.items() if name not in own}
+            yield shaper.shape(number, row, extra)
+
+
+def _filled_lines(file: IO[bytes]) -> Iterator[tuple[int, bytes | None]]:
+    """Lines that are not blank, with their numbers from 1; None for one that is too long."""
+    number = 0
+    while line := file.readline(_MAX_LINE):
+        number += 1
+        if len(line) == _MAX_LINE and not line.endswith(b"\n"):
+            while (rest := file.readline(_MAX_LINE)) and not rest.endswith(b"\n"):
+                pass
+            yield number, None
+        elif text := (line.removeprefix(_BOM) if number == 1 else line).strip():
+            yield number, text
+
+
+def _object(line: bytes | None) -> dict[str, Any] | RowFault:
+    if line is None:
+        message = f"the line is longer than {_MAX_LINE >> 20} MiB; end each request with a newline"
+        return RowFault(Code.INVALID_JSON_LINE, message)
     try:
-        with open_binary(source) as file:
-            for number, line in enumerate(file, 1):
-                text = line.removeprefix(_BOM) if number == 1 else line
-                if text := text.strip():
-                    yield number, _object(text)
-    except (OSError, EOFError) as error:
-        raise UsageError(f"input {source}: cannot be read: {error}") from error
-
-
-def _object(text: bytes) -> dict[str, Any] | RowFault:
-    try:
-        value = orjson.loads(text)
+        value = orjson.loads(line)
     except orjson.JSONDecodeError as error:
-        return RowFault(Code.INVALID_JSON_LINE, f"the line is not valid JSON: {error}; found {_start_of(text)}")
+        return RowFault(Code.INVALID_JSON_LINE, _why_no_json(line, error))
     if not isinstance(value, dict):
-        return RowFault(Code.INVALID_JSON_LINE, f"the line is not a JSON object; found {_start_of(text)}")
+        return RowFault(Code.INVALID_JSON_LINE, f"the line must be a JSON object, found {_start_of(line)}")
     return value
 
 
-def _start_of(text: bytes) -> str:
-    return repr(text[:40].decode("utf-8", "backslashreplace"))
-
-
-def _parquet(source: str) -> Iterator[tuple[int, dict[str, Any]]]:
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
+def _why_no_json(line: bytes, error: orjson.JSONDecodeError) -> str:
     try:
-        with open_binary(source) as file, pq.ParquetFile(file) as table:
-            number = 0
-            for batch in table.iter_batches(batch_size=_PARQUET_ROWS):
-                for row in batch.to_pylist():
-                    number += 1
-                    yield number, {name: _without_nulls(value) for name, value in row.items()}
-    except (OSError, pa.ArrowException) as error:
-        raise UsageError(f"input {source}: cannot be read as Parquet: {error}") from error
+        line.decode()
+    except UnicodeDecodeError as wrong:
+        found = f"found 0x{line[wrong.start]:02x} at byte {wrong.start + 1}"
+        return f"the line is not UTF-8: {found}; save the file as UTF-8"
+    return f"the line is not valid JSON: {error.msg} at column {error.colno}; found {_start_of(line)}"
 
 
-def _without_nulls(value: Any) -> Any:
-    """Arrow fills a struct with all keys that any row has; those that a row did not have are null."""
-    if isinstance(value, dict):
-        return {name: _without_nulls(item) for name, item in value.items() if item is not None}
-    return [_without_nulls(item) for item in value] if isinstance(value, list) else value
+def _start_of(line: bytes) -> str:
+    text = line[:80].decode("utf-8", "ignore")
+    return repr(text if len(text) <= 40 else f"{text[:37]}...")

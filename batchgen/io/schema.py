@@ -9,12 +9,13 @@ import orjson
 import pyarrow as pa
 
 from batchgen.config import InputConfig
-from batchgen.io.source import is_parquet, open_binary
+from batchgen.io.parquet import parquet_columns
+from batchgen.io.readers import first_rows
+from batchgen.io.source import is_parquet
 from batchgen.protocol.result import ResultRow
 
 __all__ = ["passed_through", "result_schema", "rows_to_batch"]
 
-_ENVELOPE = frozenset({"custom_id", "method", "url", "body"})
 _ERROR = pa.struct([("code", pa.string()), ("message", pa.string()), ("param", pa.string()), ("line", pa.int64())])
 _OWN = (
     pa.field("custom_id", pa.string()),
@@ -29,46 +30,57 @@ _OWN = (
 )
 _SOURCE = b"input column"
 """Key of a passed-through field's metadata: the column's name in the input."""
+_ROWS_FOR_COLUMNS = 1000
 
 
 def result_schema(response_as: Literal["json", "string"], passed: SequenceOf[pa.Field] = ()) -> pa.Schema:
     """The schema of PROTOCOL's result row, then the input's other columns. A name of ours is kept from them: the
     input's `text` is called `input_text`."""
-    own = [*_OWN, pa.field("response", pa.json_() if response_as == "json" else pa.string())]
-    taken = {field.name for field in own}
-    others = [
-        field.with_name(f"input_{field.name}" if field.name in taken else field.name).with_metadata(
-            {_SOURCE: field.name}
-        )
-        for field in passed
-    ]
-    return pa.schema([*own, *others])
+    fields = [*_OWN, pa.field("response", pa.json_())]
+    taken = {field.name for field in (*fields, *passed)}
+    for field in passed:
+        name = field.name
+        while name in {other.name for other in fields}:
+            name = f"input_{name}"
+            name = f"input_{name}" if name in taken else name
+        # Rows that failed to be read have no value, whatever the input promises.
+        metadata = {**(field.metadata or {}), _SOURCE: field.name.encode()}
+        fields.append(field.with_name(name).with_metadata(metadata).with_nullable(True))
+    if response_as == "string":
+        fields = [field.with_type(pa.string()) if field.type == pa.json_() else field for field in fields]
+    return pa.schema(fields)
 
 
 def passed_through(config: InputConfig) -> list[pa.Field]:
-    """Columns of the input that go to the output as they are: those of a Parquet file that are no part of a request
-    line. JSON lines have no columns, and nothing of theirs is passed through."""
-    if not is_parquet(config.input_file):
-        return []
-    import pyarrow.parquet as pq
+    """Columns of the input that go to the output as they are: those that are no part of the request.
 
-    with open_binary(config.input_file) as file:
-        schema = pq.read_schema(file)
-    return [field for field in schema if field.name not in _ENVELOPE]
+    JSON lines have no schema: the further keys of the first thousand rows are their columns, as JSON.
+    """
+    if is_parquet(config.input_file):
+        return parquet_columns(config)
+    names = dict.fromkeys(name for row in first_rows(config, _ROWS_FOR_COLUMNS) for name in row.extra)
+    return [pa.field(name, pa.json_()) for name in names]
 
 
 def rows_to_batch(rows: SequenceOf[ResultRow], schema: pa.Schema) -> pa.RecordBatch:
-    """One record batch of rows, column by column."""
-    columns: list[pa.Array] = []
+    """Rows as one batch of `schema`. Raises `pa.ArrowException` for values that don't fit their columns."""
+    columns = []
     for number, field in enumerate(schema):
         if number < len(_OWN):
             values: list[Any] = [_error(row) if field.name == "error" else getattr(row, field.name) for row in rows]
+            columns.append(pa.array(values, field.type))
         elif number == len(_OWN):
-            values = [None if row.response is None else orjson.dumps(row.response).decode() for row in rows]
+            texts = [None if row.response is None else orjson.dumps(row.response).decode() for row in rows]
+            columns.append(pa.array(texts, field.type))
         else:
-            values = [row.extra.get(field.metadata[_SOURCE].decode()) for row in rows]
-        columns.append(pa.array(values, field.type))
+            source = field.metadata[_SOURCE].decode()
+            columns.append(pa.concat_arrays([_one(row.extra.get(source), field.type) for row in rows]))
     return pa.record_batch(columns, schema=schema)
+
+
+def _one(value: pa.Array | str | None, kind: pa.DataType) -> pa.Array:
+    """An array of one value: as the Parquet reader made it, or JSON text."""
+    return value if isinstance(value, pa.Array) else pa.array([value], kind)
 
 
 def _error(row: ResultRow) -> dict[str, Any] | None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -12,22 +14,40 @@ import orjson
 import pyarrow as pa
 
 from batchgen.config import OutputConfig
-from batchgen.io.durable import durable_file
+from batchgen.io.durable import durable_file, temporary_of
 from batchgen.io.schema import rows_to_batch
 from batchgen.protocol.result import ResultRow
 
-__all__ = ["BOOKKEEPING", "ShardWriter", "read_shards", "remove_shards"]
+__all__ = ["BOOKKEEPING", "ShardWriter", "manifest_of", "read_shards", "remove_shards"]
 
 BOOKKEEPING = ".batchgen"
 """Folder of the manifest and the lock, within the output folder."""
 _ROWS_PER_BATCH = 256
 
 
+@dataclass(slots=True)
+class _Shard:
+    """A shard's entry in the manifest."""
+
+    file: str
+    rows: int = 0
+    failed: int = 0
+    first_line: int | None = None
+    """Smallest and largest line of the input that the shard answers."""
+    last_line: int | None = None
+
+    def count(self, row: ResultRow) -> None:
+        self.rows += 1
+        self.failed += row.error is not None
+        self.first_line = row.line if self.first_line is None else min(self.first_line, row.line)
+        self.last_line = row.line if self.last_line is None else max(self.last_line, row.line)
+
+
 class ShardWriter:
     """Appends rows to `part-00000.arrow`, `part-00001.arrow`, ... of a folder.
 
     A shard is closed when it has `rows_per_shard` rows or is `seconds_per_shard` old: flushed to disk, renamed, and
-    entered in the manifest. Only then do its rows count.
+    entered in the manifest. Only then do its rows count; a shard that can't be written leaves nothing.
     """
 
     def __init__(self, folder: Path, schema: pa.Schema, config: OutputConfig, run: Mapping[str, Any]) -> None:
@@ -36,77 +56,104 @@ class ShardWriter:
         self._schema = schema
         self._config = config
         self._run = run
-        self._shards: list[dict[str, Any]] = []
-        self._open = ExitStack()
-        self._writer: pa.RecordBatchStreamWriter | None = None
+        self._closed: list[_Shard] = []
+        self._shard: _Shard | None = None
+        self._file = ExitStack()
+        self._writer: pa.RecordBatchStreamWriter
         self._rows: list[ResultRow] = []
-        self._rows_in_shard = 0
         self._opened = 0.0
         self._write_manifest(finished=False)
 
     def append(self, row: ResultRow) -> None:
         """Take the next row. It may stay in memory until the shard is closed."""
-        if self._writer is None:
-            self._open_shard()
+        shard = self._shard or self._open_shard()
         self._rows.append(row)
-        self._rows_in_shard += 1
+        shard.count(row)
         if len(self._rows) >= _ROWS_PER_BATCH:
             self._flush()
-        if self._rows_in_shard >= self._config.rows_per_shard or self._age() >= self._config.seconds_per_shard:
+        age = time.monotonic() - self._opened
+        if shard.rows >= self._config.rows_per_shard or age >= self._config.seconds_per_shard:
             self.close_shard()
 
     def close_shard(self) -> None:
         """Make everything appended so far count."""
-        if self._writer is None:
+        shard = self._shard
+        if shard is None:
             return
         self._flush()
-        self._writer.close()
-        self._writer = None
-        self._open.close()
-        self._shards.append({"file": self._name(), "rows": self._rows_in_shard})
-        self._rows_in_shard = 0
+        with self._whole_or_nothing():
+            self._writer.close()
+            self._file.close()
+        self._shard = None
+        self._closed.append(shard)
         self._write_manifest(finished=False)
 
     def finish(self) -> None:
         """Close the last shard and mark the output as complete. An output without rows gets one empty shard, so that
         its schema can be read."""
-        if not self._shards and self._writer is None:
+        if not self._closed and self._shard is None:
             self._open_shard()
         self.close_shard()
         self._write_manifest(finished=True)
 
-    def _name(self) -> str:
-        return f"part-{len(self._shards):05d}.arrow"
-
-    def _age(self) -> float:
-        return time.monotonic() - self._opened
-
-    def _open_shard(self) -> None:
-        file = self._open.enter_context(durable_file(self._folder / self._name()))
-        self._writer = pa.ipc.new_stream(file, self._schema)
+    def _open_shard(self) -> _Shard:
+        shard = _Shard(f"part-{len(self._closed):05d}.arrow")
+        file = self._file.enter_context(durable_file(self._folder / shard.file))
+        self._shard = shard
         self._opened = time.monotonic()
+        with self._whole_or_nothing():
+            self._writer = pa.ipc.new_stream(file, self._schema)
+        return shard
 
     def _flush(self) -> None:
-        if self._rows and self._writer is not None:
-            self._writer.write_batch(rows_to_batch(self._rows, self._schema))
-        self._rows.clear()
+        rows, self._rows = self._rows, []
+        if rows:
+            with self._whole_or_nothing():
+                self._writer.write_batch(rows_to_batch(rows, self._schema))
+
+    @contextmanager
+    def _whole_or_nothing(self) -> Iterator[None]:
+        """Drop the shard if a write fails or is interrupted: what it left in the file is not known."""
+        try:
+            yield
+        except BaseException:
+            self._shard = None
+            self._rows.clear()
+            self._file.__exit__(*sys.exc_info())
+            raise
 
     def _write_manifest(self, *, finished: bool) -> None:
-        manifest = {"format": 1, "run": self._run, "shards": self._shards, "finished": finished}
-        with durable_file(self._folder / BOOKKEEPING / "manifest.json") as file:
+        shards = [asdict(shard) for shard in self._closed]
+        rows, failed = (sum(shard[key] for shard in shards) for key in ("rows", "failed"))
+        counts = {"rows": rows, "failed": failed}
+        manifest = {"format": 1, "run": self._run, "counts": counts, "finished": finished, "shards": shards}
+        with durable_file(_manifest_path(self._folder)) as file:
             file.write(orjson.dumps(manifest, option=orjson.OPT_INDENT_2))
+
+
+def manifest_of(folder: Path) -> Mapping[str, Any] | None:
+    """What the manifest of a folder says; None where there is none."""
+    path = _manifest_path(folder)
+    if not path.is_file():
+        return None
+    manifest: Mapping[str, Any] = orjson.loads(path.read_bytes())
+    return manifest
 
 
 def read_shards(folder: Path) -> Iterator[pa.RecordBatch]:
     """The batches of the shards that the manifest names, in order."""
-    manifest = orjson.loads((folder / BOOKKEEPING / "manifest.json").read_bytes())
-    for shard in manifest["shards"]:
+    manifest = manifest_of(folder)
+    for shard in manifest["shards"] if manifest is not None else ():
         with pa.memory_map(str(folder / shard["file"])) as file, pa.ipc.open_stream(file) as reader:
             yield from reader
 
 
 def remove_shards(folder: Path) -> None:
     """Remove what a `ShardWriter` wrote, and nothing else."""
-    for path in folder.glob("part-*.arrow"):
+    for path in (*folder.glob("part-*.arrow"), *folder.glob(temporary_of(Path("part-*.arrow")).name)):
         path.unlink()
-    (folder / BOOKKEEPING / "manifest.json").unlink(missing_ok=True)
+    _manifest_path(folder).unlink(missing_ok=True)
+
+
+def _manifest_path(folder: Path) -> Path:
+    return folder / BOOKKEEPING / "manifest.json"

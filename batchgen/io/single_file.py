@@ -15,6 +15,9 @@ from batchgen.protocol.response import batch_line
 
 __all__ = ["write_error_file", "write_single_file"]
 
+_COLUMNS = ("custom_id", "line", "status_code", "error", "response")
+"""What a line is made of."""
+
 
 def write_single_file(shards: Path, target: Path, schema: pa.Schema, run_id: str) -> None:
     """Write `target` as its ending says: `.jsonl` (OpenAI's lines), `.parquet` or `.arrow` (one IPC stream)."""
@@ -43,7 +46,7 @@ def write_error_file(shards: Path, target: Path, run_id: str) -> None:
 
 def _lines(shards: Path, run_id: str, *, only_failed: bool = False) -> Iterator[bytes]:
     for batch in read_shards(shards):
-        for row in batch.to_pylist():
+        for row in batch.select(_COLUMNS).to_pylist():
             if not only_failed or row["status_code"] != 200:
                 yield orjson.dumps(_line(run_id, row), option=orjson.OPT_APPEND_NEWLINE)
 

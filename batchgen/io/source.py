@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import gzip
 import io
 import sys
-from contextlib import AbstractContextManager, nullcontext
+import zlib
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import IO, cast
+from typing import IO, Any, cast
 
 from batchgen.errors import UsageError
 
-__all__ = ["is_parquet", "is_stream", "open_binary"]
+__all__ = ["first_bytes_of_stream", "is_parquet", "is_stream", "open_binary"]
+
+_BUFFER = 1 << 20
+_PACKED_PIECE = 4096
+"""Bytes unpacked at a time: a block of zstd can grow 30,000-fold, and this bounds what it may fill."""
 
 
 def is_stream(source: str) -> bool:
@@ -23,23 +30,76 @@ def is_parquet(source: str) -> bool:
     return source.endswith((".parquet", ".pq"))
 
 
-def open_binary(source: str) -> AbstractContextManager[IO[bytes]]:
-    """The source's bytes, unpacked where the name ends in .gz or .zst. Raises `UsageError` naming it."""
-    if is_stream(source):
-        return nullcontext(cast("IO[bytes]", sys.stdin.buffer))
-    import fsspec
+@contextmanager
+def open_binary(source: str) -> Iterator[IO[bytes]]:
+    """The source's bytes, unpacked where the name ends in .gz or .zst.
 
-    compression = "gzip" if source.endswith(".gz") else "zstd" if source.endswith(".zst") else None
+    Raises `UsageError` naming the source where it can't be opened, or within the context where it can't be read on.
+    """
     try:
-        if "://" not in source and compression is None:
-            return Path(source).open("rb")
-        if compression == "zstd":
-            import zstandard
-
-            packed = fsspec.open(source, "rb").open()
-            # Frames that were appended to one another are one file, as the zstd tool has it.
-            reader = zstandard.ZstdDecompressor().stream_reader(packed, read_across_frames=True, closefd=True)
-            return cast("IO[bytes]", io.BufferedReader(cast("io.RawIOBase", reader)))
-        return cast("IO[bytes]", fsspec.open(source, "rb", compression=compression).open())
-    except (OSError, ValueError, ImportError) as error:
+        with ExitStack() as opened:
+            file = _open(source, opened)
+            if source.endswith(".gz"):
+                file = io.BufferedReader(opened.enter_context(gzip.GzipFile(fileobj=file)), _BUFFER)
+            elif source.endswith(".zst"):
+                file = io.BufferedReader(_ZstdFile(file), _BUFFER)
+            yield file
+    except (OSError, EOFError, zlib.error) as error:
         raise UsageError(f"input {source}: cannot be read: {error}") from error
+
+
+def first_bytes_of_stream() -> bytes:
+    """What standard input has ready, a few KiB, without taking it away."""
+    return cast("io.BufferedReader", sys.stdin.buffer).peek()
+
+
+def _open(source: str, opened: ExitStack) -> IO[bytes]:
+    if is_stream(source):
+        return sys.stdin.buffer
+    if "://" not in source:
+        return opened.enter_context(Path(source).open("rb", buffering=_BUFFER))
+    try:
+        import fsspec
+
+        return cast("IO[bytes]", opened.enter_context(fsspec.open(source, "rb").open()))
+    except Exception as error:
+        # Storage clients have exceptions of their own for a bucket that isn't there or a key that doesn't fit.
+        raise UsageError(f"input {source}: cannot be opened: {error}") from error
+
+
+class _ZstdFile(io.RawIOBase):
+    """Unpacks the frames of a zstd file, one after another. Unlike the package's own reader it does not take a file
+    that breaks off within a frame for a whole one."""
+
+    def __init__(self, packed: IO[bytes]) -> None:
+        import zstandard
+
+        self._packed = packed
+        self._new_frame = zstandard.ZstdDecompressor().decompressobj
+        self._error = zstandard.ZstdError
+        self._frame = self._new_frame()
+        self._within_frame = False
+        self._unpacked = memoryview(b"")
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        while not self._unpacked:
+            rest = self._frame.unused_data
+            if self._frame.eof:
+                self._frame, self._within_frame = self._new_frame(), False
+            piece = rest or self._packed.read(_PACKED_PIECE)
+            if not piece:
+                if self._within_frame:
+                    raise EOFError("the file ends within a zstd frame")
+                return 0
+            self._within_frame = True
+            try:
+                self._unpacked = memoryview(self._frame.decompress(piece))
+            except self._error as error:
+                raise OSError(str(error)) from error
+        count = min(len(buffer), len(self._unpacked))
+        buffer[:count] = self._unpacked[:count]
+        self._unpacked = self._unpacked[count:]
+        return count

@@ -26,7 +26,7 @@ HI: Mapping[str, Any] = {"messages": [{"role": "user", "content": "Hi"}]}
 PLAIN: Mapping[str, Any] = {"prompt": "Once"}
 
 
-def line(body: Any, url: str = "/v1/chat/completions", **envelope: Any) -> dict[str, Any]:
+def line(body: Any, url: Any = "/v1/chat/completions", **envelope: Any) -> dict[str, Any]:
     return {"custom_id": "a", "method": "POST", "url": url, "body": body} | envelope
 
 
@@ -56,12 +56,12 @@ def only_fault(parsed: Parsed) -> RowFault:
 
 
 def test_a_chat_request_with_everything() -> None:
-    messages = [
+    messages: list[dict[str, Any]] = [
         {"role": "system", "content": [{"type": "text", "text": "Be brief."}]},
         {"role": "assistant", "content": None, "tool_calls": [{"id": "c"}]},
         {"role": "tool", "content": "4", "tool_call_id": "c", "name": "add"},
     ]
-    sent = {
+    sent: dict[str, Any] = {
         "max_tokens": 5,
         "temperature": 1,
         "top_p": 0.5,
