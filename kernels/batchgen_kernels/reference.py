@@ -39,7 +39,8 @@ def quantize(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """Rotated int8 rows and their scales: x [M, K] float32 -> ([M, K] int8, [M] float32)."""
     rotated = hadamard(x)
     peak = rotated.abs().amax(dim=-1)
-    inverse = torch.where(peak > 0, 127.0 / peak, 0.0)
+    # A tensor on the left: a number there is multiplied by the reciprocal, which rounds twice.
+    inverse = torch.where(peak > 0, torch.full_like(peak, 127.0) / peak, 0.0)
     return torch.round(rotated * inverse[:, None]).to(torch.int8), peak / 127.0
 
 

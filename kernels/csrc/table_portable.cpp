@@ -1,4 +1,5 @@
 // Any processor: the baseline of the architecture, vectorised by the compiler.
+#define BATCHGEN_PORTABLE
 #include <math.h>
 #include <string.h>
 
