@@ -12,7 +12,7 @@ import orjson
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
-from batchgen.protocol.bodies import TAGS, ChatBody, CompletionBody, SamplingBody
+from batchgen.protocol.bodies import TAGS, ChatBody, CompletionBody
 from batchgen.protocol.faults import Code, RowFault
 from batchgen.protocol.parameters import changes_nothing, is_known
 from batchgen.protocol.request import (
@@ -32,6 +32,7 @@ _BODIES: Mapping[str, type[ChatBody] | type[CompletionBody]] = {
     Endpoint.CHAT: ChatBody,
     Endpoint.COMPLETIONS: CompletionBody,
 }
+_FIELDS: Mapping[str, frozenset[str]] = {url: frozenset(shape.model_fields) for url, shape in _BODIES.items()}
 _WANTED: Mapping[str, str] = {
     "bool_type": "must be true or false",
     "finite_number": "must be a finite number",
@@ -79,12 +80,13 @@ class Parser:
         url, body = data.get("url"), data.get("body")
         if not isinstance(url, str) or url not in _BODIES or not isinstance(body, Mapping):
             return Parsed(None, tuple(faults))
-        shape = _BODIES[url]
+        fields = _FIELDS[url]
         warnings: list[RowFault] = []
-        for fault, known in _unsupported(body, shape):
+        for fault, known in _unsupported(body, fields):
             (warnings if self.lenient and not known else faults).append(fault)
+        sent = {name: value for name, value in body.items() if value is not None and name in fields}
         try:
-            checked = shape.model_validate({name: v for name, v in body.items() if v is not None and _in(shape, name)})
+            checked = _BODIES[url].model_validate(sent)
         except ValidationError as error:
             faults += map(_translate, error.errors(include_url=False))
             return Parsed(None, tuple(faults))
@@ -157,16 +159,12 @@ def _envelope_faults(data: Mapping[str, Any]) -> Iterator[RowFault]:
             yield _wrong_type("body", value, "an object")
 
 
-def _in(shape: type[SamplingBody], name: str) -> bool:
-    return name in shape.model_fields
-
-
-def _unsupported(body: Mapping[str, Any], shape: type[SamplingBody]) -> Iterator[tuple[RowFault, bool]]:
+def _unsupported(body: Mapping[str, Any], fields: frozenset[str]) -> Iterator[tuple[RowFault, bool]]:
     """A fault for each parameter that is not supported, and whether it is known all the same."""
     for name, value in body.items():
-        path = f"body.{name}"
-        if _in(shape, name):
+        if name in fields:
             continue
+        path = f"body.{name}"
         if name == "stream":
             if value:
                 yield RowFault(Code.STREAM_NOT_SUPPORTED, f"{path}: a batch has no streams; remove it", path), True
