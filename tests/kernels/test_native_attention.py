@@ -1,0 +1,199 @@
+"""Native attention: close to a float64 reading of its definition, and the same bits however the work is cut."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import cast
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from batchgen_kernels import _native, ops
+from batchgen_kernels.cpu import NativeProgram, instruction_sets
+from tests.kernels.ragged import Floats, Segment, make_batch, shape_for
+
+
+@dataclass(frozen=True)
+class Heads:
+    """Geometry of one attention op."""
+
+    query: int
+    kv: int
+    dim: int
+    window: int | None = None
+
+    @property
+    def width(self) -> int:
+        return (self.query + 2 * self.kv) * self.dim
+
+
+@dataclass(frozen=True)
+class History:
+    """All of one sequence: rotated queries [P, Hq, D], keys and values [P, Hk, D]."""
+
+    queries: Floats
+    keys: Floats
+    values: Floats
+
+    @classmethod
+    def random(cls, length: int, heads: Heads, rng: np.random.Generator) -> History:
+        def draw(count: int) -> Floats:
+            return rng.standard_normal((length, count, heads.dim)).astype(np.float32)
+
+        return cls(draw(heads.query) * 2, draw(heads.kv), draw(heads.kv))
+
+
+@dataclass(frozen=True)
+class Machine:
+    """What must not change a bit, except the first, which may."""
+
+    instruction_set: str
+    threads: int = 1
+    block_size: int = 16
+
+
+def attend(
+    histories: list[History], segments: list[Segment], heads: Heads, machine: Machine, rng: np.random.Generator
+) -> Floats:
+    """The op over these segments [T, Hq D]; whatever nobody may read is NaN."""
+    shape = shape_for(segments, machine.block_size)
+    program = NativeProgram(shape, machine.threads, machine.instruction_set)
+    qkv = program.buffer(heads.width, ops.Extent.TOKENS)
+    cache = cast("_native.Cache", program.kv_cache(heads.kv, heads.dim))
+    out = cast("_native.Operand", program.operand(heads.query * heads.dim, ops.Extent.TOKENS, "float32"))
+    program.attention(qkv, cache, heads.dim**-0.5, heads.window, out)
+    batch = make_batch(segments, shape, rng)
+    keys, values = cache.numpy()
+    for array in (keys, values, qkv.numpy(shape.max_tokens), out.numpy(shape.max_tokens)):
+        array.fill(np.nan)
+    for s, (history, (start, count)) in enumerate(zip(histories, segments, strict=True)):
+        first = 0 if heads.window is None else max(0, start - heads.window + 1)
+        seen = np.arange(first, start + count)
+        blocks, offsets = batch.block_tables[s, seen // machine.block_size], seen % machine.block_size
+        keys[blocks, :, :, offsets] = history.keys[seen]
+        values[blocks, :, offsets] = history.values[seen]
+        own = slice(batch.query_start[s], batch.query_start[s + 1])
+        qkv.numpy(shape.max_tokens)[own, : heads.query * heads.dim] = history.queries[start : start + count].reshape(
+            count, -1
+        )
+    program.run(batch)
+    return out.numpy(shape.max_tokens).copy()
+
+
+def attended_slowly(history: History, position: int, heads: Heads) -> npt.NDArray[np.float64]:
+    """One token's attention [Hq D]."""
+    first = 0 if heads.window is None else max(0, position - heads.window + 1)
+    group = heads.query // heads.kv
+    keys, values = (
+        np.repeat(x[first : position + 1].astype(np.float64), group, axis=1) for x in (history.keys, history.values)
+    )
+    scores = np.einsum("hd,phd->hp", history.queries[position].astype(np.float64), keys) * heads.dim**-0.5
+    weights = np.exp(scores - scores.max(axis=1, keepdims=True))
+    weights /= weights.sum(axis=1, keepdims=True)
+    return np.asarray(np.einsum("hp,phd->hd", weights, values)).reshape(-1)
+
+
+HEADS = st.builds(
+    lambda kv, group, dim, window: Heads(kv * group, kv, dim, window),
+    st.integers(1, 3),
+    st.sampled_from([1, 2, 3, 4, 7, 9]),
+    st.sampled_from([8, 16, 24, 64, 80]),
+    st.sampled_from([None, None, 1, 5, 40, 300]),
+)
+SEGMENTS = st.lists(
+    st.tuples(st.one_of(st.integers(0, 40), st.integers(240, 600)), st.one_of(st.just(1), st.integers(1, 30))),
+    min_size=1,
+    max_size=5,
+)
+BLOCK_SIZES = st.sampled_from([1, 4, 8, 16, 24, 32, 64])
+
+
+@pytest.mark.parametrize("instruction_set", instruction_sets())
+@settings(max_examples=40, deadline=None)
+@given(
+    heads=HEADS, segments=SEGMENTS, block_size=BLOCK_SIZES, threads=st.integers(1, 2), seed=st.integers(0, 2**32 - 1)
+)
+def test_attention_follows_its_definition(
+    instruction_set: str, heads: Heads, segments: list[Segment], block_size: int, threads: int, seed: int
+) -> None:
+    rng = np.random.default_rng(seed)
+    histories = [History.random(start + count, heads, rng) for start, count in segments]
+    out = attend(histories, segments, heads, Machine(instruction_set, threads, block_size), rng)
+    expected = [
+        attended_slowly(history, position, heads)
+        for history, (start, count) in zip(histories, segments, strict=True)
+        for position in range(start, start + count)
+    ]
+    np.testing.assert_allclose(out, expected, rtol=2e-5, atol=2e-5)
+
+
+@pytest.mark.parametrize("instruction_set", instruction_sets())
+@settings(max_examples=40, deadline=None)
+@given(
+    heads=HEADS,
+    segments=SEGMENTS,
+    block_sizes=st.tuples(BLOCK_SIZES, BLOCK_SIZES),
+    seed=st.integers(0, 2**32 - 1),
+    data=st.data(),
+)
+def test_a_token_has_the_same_bits_in_any_batch(
+    instruction_set: str,
+    heads: Heads,
+    segments: list[Segment],
+    block_sizes: tuple[int, int],
+    seed: int,
+    data: st.DataObject,
+) -> None:
+    """All segments at once with two threads, against steps that compute one chunk of one sequence each."""
+    rng = np.random.default_rng(seed)
+    histories = [History.random(start + count, heads, rng) for start, count in segments]
+    together = attend(histories, segments, heads, Machine(instruction_set, 2, block_sizes[0]), rng)
+    chunk = data.draw(st.integers(1, 9), label="chunk")
+    alone = [
+        attend(
+            [history], [(at, min(chunk, start + count - at))], heads, Machine(instruction_set, 1, block_sizes[1]), rng
+        )
+        for history, (start, count) in zip(histories, segments, strict=True)
+        for at in range(start, start + count, chunk)
+    ]
+    np.testing.assert_array_equal(together.view(np.uint32), np.concatenate(alone).view(np.uint32))
+
+
+@pytest.mark.parametrize("instruction_set", instruction_sets())
+@pytest.mark.parametrize("dim", [64, 96, 128, 256])
+def test_large_heads_over_several_splits(instruction_set: str, dim: int) -> None:
+    rng = np.random.default_rng(dim)
+    heads = Heads(query=4, kv=1, dim=dim, window=512)
+    history = History.random(1100, heads, rng)
+    out = attend([history], [(1030, 70)], heads, Machine(instruction_set, 2), rng)
+    for token in (0, 33, 69):
+        np.testing.assert_allclose(out[token], attended_slowly(history, 1030 + token, heads), rtol=2e-5, atol=2e-5)
+
+
+@pytest.mark.parametrize("instruction_set", instruction_sets())
+def test_what_a_later_token_of_the_chunk_holds_is_never_read(instruction_set: str) -> None:
+    """Even where it is infinite or NaN, and in the same vector."""
+    rng = np.random.default_rng(3)
+    heads = Heads(query=6, kv=2, dim=32)
+    history = History.random(40, heads, rng)
+    sane = attend([history], [(20, 20)], heads, Machine(instruction_set), rng)
+    history.keys[31:], history.values[31:] = np.nan, np.inf
+    spoilt = attend([history], [(20, 20)], heads, Machine(instruction_set), rng)
+    np.testing.assert_array_equal(sane[:11], spoilt[:11])
+    assert np.isnan(spoilt[11:]).any(axis=1).all()
+
+
+@pytest.mark.parametrize("instruction_set", instruction_sets())
+def test_scores_far_apart(instruction_set: str) -> None:
+    """One key takes all the weight; exponentials of the others vanish without a NaN."""
+    rng = np.random.default_rng(5)
+    heads = Heads(query=1, kv=1, dim=16)
+    history = History.random(300, heads, rng)
+    history.queries[299] = 1e3
+    history.keys[:] = -1e3
+    history.keys[17] = 1e3
+    out = attend([history], [(299, 1)], heads, Machine(instruction_set), rng)
+    np.testing.assert_array_equal(out[0], history.values[17, 0])
