@@ -46,13 +46,16 @@ _SANDWICH_NORMS: Mapping[str, str] = {
     "post_feedforward_layernorm": "post_ffw_norm",
 }
 
+_DEQUANTIZED = 1 << 18
+"""Values dequantised in one call: rows of the file, which the package goes by, are too short for NumPy."""
+
 
 class GGUFSource:
     """A memory-mapped GGUF file, by the index in its checkpoint."""
 
     def __init__(self, weights: GGUFWeights, spec: DecoderSpec) -> None:
         self._index = {tensor.name: tensor for tensor in weights.tensors}
-        self._data = np.memmap(weights.file, dtype=np.uint8, mode="r")
+        self._data = np.memmap(weights.file, dtype=np.uint8, mode="r").view(np.ndarray)
         self._spec = spec
         self._interleaved = weights.architecture == "llama"
 
@@ -82,7 +85,7 @@ class GGUFSource:
         return f"blk.{layer[1]}.{names[layer[2]]}.{kind}"
 
     def _read(self, stored: GGUFTensor) -> torch.Tensor:
-        from gguf import GGMLQuantizationType, quants  # costs 0.3 s, for GGUF files alone
+        from gguf import GGML_QUANT_SIZES, GGMLQuantizationType, quants  # costs 0.3 s, for GGUF files alone
 
         if stored.qtype not in {*_PLAIN, *QUANTIZED}:
             supported = ", ".join((*_PLAIN, *QUANTIZED))
@@ -90,10 +93,14 @@ class GGUFSource:
         data = self._data[stored.offset : stored.offset + stored.nbytes]
         if stored.qtype == "BF16":
             return torch.from_numpy(data.view(np.int16).copy()).view(torch.bfloat16).view(stored.shape)
-        rows = data.view(np.float32 if stored.qtype == "F32" else np.float16 if stored.qtype == "F16" else np.uint8)
-        rows = rows.reshape(*stored.shape[:-1], -1)
-        values = quants.dequantize(rows, GGMLQuantizationType[stored.qtype])
-        return torch.from_numpy(np.array(values, dtype=np.float32)).view(stored.shape)
+        qtype = GGMLQuantizationType[stored.qtype]
+        block_values, block_bytes = GGML_QUANT_SIZES[qtype]
+        blocks = data.reshape(-1, block_bytes)
+        values = np.empty((len(blocks), block_values), dtype=np.float32)
+        for start in range(0, len(blocks), _DEQUANTIZED // block_values):
+            part = slice(start, start + _DEQUANTIZED // block_values)
+            values[part] = quants.dequantize(blocks[part].reshape(1, -1), qtype).reshape(-1, block_values)
+        return torch.from_numpy(values).view(stored.shape)
 
 
 def _halves(tensor: torch.Tensor, heads: int) -> torch.Tensor:

@@ -88,6 +88,11 @@ _VARIANTS: Mapping[str, tuple[type[PreTrainedModel], type[Any], Mapping[str, Any
             "rope_parameters": _GEMMA_ROPE,
         },
     ),
+    "gemma3-published-pattern": (
+        Gemma3ForCausalLM,
+        Gemma3TextConfig,
+        {"head_dim": 32, "sliding_window": 8, "query_pre_attn_scalar": 32, "num_hidden_layers": 6},
+    ),
 }
 
 NAMES = tuple(_VARIANTS)
