@@ -11,6 +11,7 @@ import psutil  # type: ignore[import-untyped]
 __all__ = ["free_memory", "usable_cores"]
 
 _CGROUPS = Path("/sys/fs/cgroup")
+_MEMBERSHIP = Path("/proc/self/cgroup")
 
 
 def usable_cores() -> int:
@@ -40,7 +41,7 @@ def free_memory() -> int:
 
 def _groups(controller: str) -> Iterator[Path]:
     """Folders of this process's control groups for a controller, and of their ancestors."""
-    for line in _lines(Path("/proc/self/cgroup")):
+    for line in _lines(_MEMBERSHIP):
         _, controllers, path = line.split(":", 2)
         if controllers and controller not in controllers.split(","):
             continue

@@ -12,6 +12,11 @@ from batchgen.model.rotary import LinearScaling, Llama3Scaling, RotarySpec, Yarn
 __all__ = ["read_rotary"]
 
 _DEFAULT_THETA = 10_000.0
+_NEEDED: Mapping[str, tuple[str, ...]] = {
+    "linear": ("factor",),
+    "llama3": ("factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings"),
+    "yarn": ("factor",),
+}
 _GEMMA_THETA = {"full_attention": 1_000_000.0, "sliding_attention": 10_000.0}
 
 
@@ -28,6 +33,8 @@ def read_rotary(config: Mapping[str, Any], head_dim: int, kind: str | None) -> R
     rope_type = parameters.get("rope_type", parameters.get("type", "default"))
     if parameters.get("partial_rotary_factor", 1.0) != 1.0:
         raise UnsupportedModelError("config.json has a partial_rotary_factor other than 1.0, which is not supported")
+    if missing := [key for key in _NEEDED.get(rope_type, ()) if parameters.get(key) is None]:
+        raise UnsupportedModelError(f"config.json has rope_type = {rope_type!r} without {', '.join(missing)}")
     match rope_type:
         case "default":
             return RotarySpec(theta, head_dim)
