@@ -97,8 +97,8 @@ def test_a_bug_shows_its_traceback_and_what_to_do() -> None:
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_a_signal_unwinds_and_ends_with_its_code(number: signal.Signals, code: int) -> None:
     body = """
-    print("ready", flush=True)
     try:
+        print("ready", flush=True)
         time.sleep(60)
     finally:
         print("unwound", flush=True)
