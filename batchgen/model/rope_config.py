@@ -17,7 +17,7 @@ _NEEDED: Mapping[str, tuple[str, ...]] = {
     "llama3": ("factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings"),
     "yarn": ("factor",),
 }
-_GEMMA_THETA = {"full_attention": 1_000_000.0, "sliding_attention": 10_000.0}
+_GEMMA_THETA: Mapping[str, float] = {"full_attention": 1_000_000.0, "sliding_attention": 10_000.0}
 
 
 def read_rotary(config: Mapping[str, Any], head_dim: int, kind: str | None) -> RotarySpec:

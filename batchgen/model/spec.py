@@ -85,13 +85,18 @@ class _Family:
     """Always, whatever `attention_bias` says."""
 
 
-_COMMON = {"rms_norm_eps": 1e-6, "tie_word_embeddings": False, "attention_bias": False, "mlp_bias": False}
-_QWEN = _COMMON | {"use_sliding_window": False, "max_window_layers": 28}
+_COMMON: Mapping[str, Any] = {
+    "rms_norm_eps": 1e-6,
+    "tie_word_embeddings": False,
+    "attention_bias": False,
+    "mlp_bias": False,
+}
+_QWEN: Mapping[str, Any] = {**_COMMON, "use_sliding_window": False, "max_window_layers": 28}
 _GEMMA3 = _Family(
     title="Gemma 3 (text)",
     architectures=frozenset({"Gemma3ForCausalLM", "Gemma3ForConditionalGeneration"}),
-    defaults=_COMMON
-    | {
+    defaults={
+        **_COMMON,
         "vocab_size": 262_208,
         "num_attention_heads": 8,
         "num_key_value_heads": 4,
@@ -110,7 +115,7 @@ _FAMILIES: Mapping[str, _Family] = {
     "mistral": _Family(
         title="Mistral",
         architectures=frozenset({"MistralForCausalLM"}),
-        defaults=_COMMON | {"num_key_value_heads": 8, "sliding_window": 4096},
+        defaults={**_COMMON, "num_key_value_heads": 8, "sliding_window": 4096},
     ),
     "qwen2": _Family(
         title="Qwen2 and Qwen2.5", architectures=frozenset({"Qwen2ForCausalLM"}), defaults=_QWEN, qkv_bias=True
@@ -118,7 +123,7 @@ _FAMILIES: Mapping[str, _Family] = {
     "qwen3": _Family(
         title="Qwen3",
         architectures=frozenset({"Qwen3ForCausalLM"}),
-        defaults=_QWEN | {"head_dim": 128},
+        defaults={**_QWEN, "head_dim": 128},
         qk_norm=True,
     ),
     "gemma3_text": _GEMMA3,
