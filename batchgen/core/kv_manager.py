@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from array import array
 from collections import Counter
 from collections.abc import Sequence as SequenceOf
 from dataclasses import dataclass, field
 
 from batchgen.core.block_pool import Block, BlockPool
-from batchgen.core.prefix_index import BlockKey, PrefixIndex
+from batchgen.core.prefix_index import Entry, PrefixIndex
 from batchgen.core.sequence import Sequence
 
 __all__ = ["KVManager", "Match"]
@@ -17,12 +18,16 @@ __all__ = ["KVManager", "Match"]
 class Match:
     """The beginning of a sequence that lies in the cache already."""
 
-    blocks: tuple[Block, ...]
+    entries: tuple[Entry, ...]
+
+    def __len__(self) -> int:
+        """Blocks matched."""
+        return len(self.entries)
 
     @property
     def idle(self) -> int:
         """How many of the blocks are free now, and so count against the free ones when they are held again."""
-        return sum(block.references == 0 for block in self.blocks)
+        return sum(entry.block.references == 0 for entry in self.entries)
 
 
 @dataclass(slots=True)
@@ -33,6 +38,8 @@ class _Table:
     ids: list[int] = field(default_factory=list)
     published: int = 0
     """Leading blocks that were offered to the index. They are full and never written again."""
+    last: Entry | None = None
+    """The entry of the last of them, in this block or in another with the same contents."""
 
     def append(self, block: Block) -> None:
         self.blocks.append(block)
@@ -54,7 +61,8 @@ class KVManager:
         self._pool = BlockPool(num_blocks)
         self._index = index
         self._tables: dict[int, _Table] = {}
-        self._keys: dict[int, list[BlockKey]] = {}
+        self._packed: dict[int, list[bytes]] = {}
+        """Tokens of each sequence's leading full blocks, packed when they were first looked up."""
         self.block_size = block_size
 
     @property
@@ -86,12 +94,13 @@ class KVManager:
         """
         if self._index is None:
             return Match(())
-        found: list[Block] = []
+        found: list[Entry] = []
+        entry: Entry | None = None
         for number in range((sequence.length - 1) // self.block_size):
-            block = self._index.find(self._key(sequence, number))
-            if block is None:
+            entry = self._index.find(entry, self._tokens(sequence, number))
+            if entry is None:
                 break
-            found.append(block)
+            found.append(entry)
         return Match(tuple(found))
 
     def open(self, sequence: Sequence, match: Match, length: int) -> int:
@@ -101,12 +110,13 @@ class KVManager:
         """
         if sequence.seq_id in self._tables:
             raise ValueError(f"sequence {sequence.seq_id} holds blocks already")
-        table = self._tables[sequence.seq_id] = _Table(published=len(match.blocks))
-        for block in match.blocks:
-            self._pool.share(block)
-            table.append(block)
+        table = self._tables[sequence.seq_id] = _Table(published=len(match))
+        for entry in match.entries:
+            self._pool.share(entry.block)
+            table.append(entry.block)
+            table.last = entry
         self.extend(sequence, length)
-        return len(match.blocks) * self.block_size
+        return len(match) * self.block_size
 
     def extend(self, sequence: Sequence, length: int) -> None:
         """Reserve blocks until the table covers `length` tokens. Callers compare `missing` with `num_free` first."""
@@ -123,7 +133,7 @@ class KVManager:
         full = stop // self.block_size
         if self._index is not None:
             for number in range(table.published, full):
-                self._index.publish(self._key(sequence, number), table.blocks[number])
+                table.last = self._index.publish(table.last, self._tokens(sequence, number), table.blocks[number])
         table.published = max(table.published, full)
 
     def release(self, sequence: Sequence) -> None:
@@ -134,9 +144,9 @@ class KVManager:
         for block in reversed(self._tables.pop(sequence.seq_id).blocks):
             self._pool.release(block)
 
-    def drop_keys(self, sequence: Sequence) -> None:
-        """Forget what was computed to look the sequence up; it is finished."""
-        self._keys.pop(sequence.seq_id, None)
+    def forget(self, sequence: Sequence) -> None:
+        """Forget what was kept to look the sequence up; it is finished."""
+        self._packed.pop(sequence.seq_id, None)
 
     def check_invariants(self) -> None:
         """Raise `AssertionError` where the books don't balance. For tests: the cost is linear in the cache."""
@@ -153,16 +163,14 @@ class KVManager:
             for block in table.blocks[table.published :]:
                 assert block.references == 1, f"{block} is written by {seq_id} and held by another"
         writable = {block.block_id for table in self._tables.values() for block in table.blocks[table.published :]}
-        for key, block in self._index.published() if self._index is not None else ():
-            assert self._index is not None
-            assert self._index.find(key) is block, "the index contradicts itself"
-            assert block.block_id not in writable, f"{block} is published before it is full"
+        published = Counter(entry.block.block_id for entry in (() if self._index is None else self._index.entries()))
+        assert all(count == 1 for count in published.values()), "a block is published twice"
+        assert not published.keys() & writable, "a block is published before it is full"
 
-    def _key(self, sequence: Sequence, number: int) -> BlockKey:
-        """The key of the sequence's block `number`; each is computed once."""
-        keys = self._keys.setdefault(sequence.seq_id, [])
-        while len(keys) <= number:
-            start = len(keys) * self.block_size
-            tokens = sequence.tokens(start, start + self.block_size)
-            keys.append(PrefixIndex.key(keys[-1] if keys else None, tokens))
-        return keys[number]
+    def _tokens(self, sequence: Sequence, number: int) -> bytes:
+        """The tokens of the sequence's block `number`, packed; each block is packed once."""
+        packed = self._packed.setdefault(sequence.seq_id, [])
+        while len(packed) <= number:
+            start = len(packed) * self.block_size
+            packed.append(array("I", sequence.tokens(start, start + self.block_size)).tobytes())
+        return packed[number]

@@ -2,64 +2,67 @@
 
 from __future__ import annotations
 
-from array import array
 from collections.abc import Iterator
-from collections.abc import Sequence as SequenceOf
 from dataclasses import dataclass
-from hashlib import blake2b
 
 from batchgen.core.block_pool import Block
 
-__all__ = ["BlockKey", "PrefixIndex"]
+__all__ = ["Entry", "PrefixIndex"]
+
+_ROOT = 0
 
 
-@dataclass(frozen=True, slots=True)
-class BlockKey:
-    """Names the contents of one full block: its tokens, and by the parent's digest everything before them."""
+@dataclass(frozen=True, slots=True, eq=False)
+class Entry:
+    """One full block whose contents can be shared: its own tokens, after those of all entries before it."""
 
-    digest: bytes
-    parent: bytes
+    number: int
+    """Never used for another entry, so that it stands for the whole content up to the end of this block."""
+    parent: int
     tokens: bytes
-    """The block's token ids as packed int64."""
+    """The block's token ids, packed."""
+    block: Block
 
 
 class PrefixIndex:
-    """Chained block hashes to blocks, as vLLM's automatic prefix caching has them.
+    """A trie over full blocks, kept as one dictionary from (entry before, tokens) to entry.
 
-    A hit compares the tokens and the parent's digest too, so that a digest alone never decides whose keys are read.
+    As with chained block hashes (vLLM's automatic prefix caching) a step costs O(block size) wherever it is in the
+    text. But a chain of digests names another content where two digests are equal; here the dictionary compares the
+    tokens, and an entry's number is never given twice, so that nothing can be taken for something else.
     """
 
     def __init__(self) -> None:
-        self._entries: dict[bytes, tuple[BlockKey, Block]] = {}
-        self._keys: dict[int, BlockKey] = {}
+        self._entries: dict[tuple[int, bytes], Entry] = {}
+        self._of_block: dict[int, Entry] = {}
+        self._last_number = _ROOT
 
-    def __len__(self) -> int:
-        return len(self._entries)
+    def find(self, before: Entry | None, tokens: bytes) -> Entry | None:
+        """The entry of `tokens` right after `before`, None: at the start. Its block is held by tables, or free."""
+        return self._entries.get((_number(before), tokens))
 
-    @staticmethod
-    def key(parent: BlockKey | None, tokens: SequenceOf[int]) -> BlockKey:
-        """The key of a full block of `tokens` that follows the block of `parent`."""
-        before = b"" if parent is None else parent.digest
-        packed = array("q", tokens).tobytes()
-        return BlockKey(blake2b(before + packed, digest_size=16).digest(), before, packed)
+    def publish(self, before: Entry | None, tokens: bytes, block: Block) -> Entry:
+        """From now on `tokens` after `before` are found in `block`, unless another block holds them already.
 
-    def find(self, key: BlockKey) -> Block | None:
-        """The block that holds this content, held by tables or free."""
-        entry = self._entries.get(key.digest)
-        return entry[1] if entry is not None and entry[0] == key else None
-
-    def publish(self, key: BlockKey, block: Block) -> None:
-        """From now on this content is found in `block`, unless another block has it already."""
-        if key.digest not in self._entries:
-            self._entries[key.digest] = (key, block)
-            self._keys[block.block_id] = key
+        Returns the entry that is found. If `before` was forgotten, nobody finds this one either.
+        """
+        key = (_number(before), tokens)
+        entry = self._entries.get(key)
+        if entry is None:
+            self._last_number += 1
+            entry = self._entries[key] = self._of_block[block.block_id] = Entry(self._last_number, *key, block)
+        return entry
 
     def forget(self, block: Block) -> None:
-        """The block's contents are about to be overwritten."""
-        key = self._keys.pop(block.block_id, None)
-        if key is not None:
-            del self._entries[key.digest]
+        """The block's contents are about to be overwritten. What follows them can't be found any more."""
+        entry = self._of_block.pop(block.block_id, None)
+        if entry is not None:
+            del self._entries[entry.parent, entry.tokens]
 
-    def published(self) -> Iterator[tuple[BlockKey, Block]]:
+    def entries(self) -> Iterator[Entry]:
         """All entries."""
         return iter(self._entries.values())
+
+
+def _number(entry: Entry | None) -> int:
+    return _ROOT if entry is None else entry.number

@@ -44,9 +44,9 @@ class Scheduler:
     """Continuous batching over one counter a sequence: `computed` catches up with `length`, in chunks or at once.
 
     Running sequences come first, then waiting ones in the order in which they were added. A sequence is admitted when
-    its blocks and one more for each running sequence are free. When a running sequence finds no free block, the one
-    admitted last gives its blocks back and waits at the front. The oldest is never preempted and fits alone, so every
-    step makes progress and every sequence ends.
+    its blocks are free and one more for each sequence that then runs. When a running sequence finds no free block, the
+    one admitted last gives its blocks back and waits at the front. The oldest is never preempted and fits alone, so
+    every step makes progress and every sequence ends.
     """
 
     def __init__(self, capacity: Capacity, kv: KVManager) -> None:
@@ -76,8 +76,8 @@ class Scheduler:
     def schedule(self) -> StepPlan | None:
         """Plan the next step; None where nothing is left to do.
 
-        Raises `RuntimeError` while a plan is not committed: the blocks it fills are in the index already, so a plan that
-        failed can't be dropped for another one.
+        Raises `RuntimeError` while a plan is not committed: the index has the blocks that it fills already, so it can't
+        be dropped for another one.
         """
         if self._outstanding is not None:
             raise RuntimeError("the last plan was not committed")
@@ -113,7 +113,7 @@ class Scheduler:
             if sequence.finish_reason is not None:
                 sequence.status = Status.FINISHED
                 self._kv.release(sequence)
-                self._kv.drop_keys(sequence)
+                self._kv.forget(sequence)
                 del self._by_id[sequence.seq_id]
                 finished.append(sequence)
         if finished:
@@ -163,10 +163,12 @@ class Scheduler:
         while self._waiting and budget > 0 and len(self._running) < self._capacity.max_num_seqs:
             sequence = self._waiting[0]
             match = self._kv.match(sequence)
-            # All blocks of the known tokens are reserved at once, so that a prompt in chunks never waits halfway;
-            # one block for each running sequence is left, so that an admission is not undone at the next step.
-            needed = self._kv.blocks_for(sequence.length) - len(match.blocks) + match.idle
-            if needed + len(self._running) > self._kv.num_free:
+            # All blocks of the known tokens are reserved at once, so that a prompt in chunks never waits halfway. One
+            # more is left for each sequence that then runs, so that the next step does not undo the admission; only a
+            # sequence that is alone may fill the cache.
+            needed = self._kv.blocks_for(sequence.length) - len(match) + match.idle
+            headroom = len(self._running) + 1 if self._running else 0
+            if needed + headroom > self._kv.num_free:
                 return
             self._waiting.popleft()
             sequence.computed = self._kv.open(sequence, match, sequence.length)
