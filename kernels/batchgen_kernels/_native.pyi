@@ -10,6 +10,9 @@ Bits = npt.NDArray[np.uint16]
 def instruction_sets() -> list[str]:
     """What this machine can run, best first."""
 
+def peak(instruction_set: str, int8: bool, threads: int, steps: int, /) -> int:
+    """Operations that all threads did on registers alone, `steps` loops each; 0 where no instruction does that."""
+
 class Buffer:
     @property
     def width(self) -> int: ...
@@ -34,7 +37,13 @@ class Cache:
 
 class Program:
     def __init__(
-        self, max_tokens: int, max_seqs: int, num_blocks: int, block_size: int, threads: int, instruction_set: str
+        self,
+        max_tokens: int,
+        max_seqs: int,
+        num_blocks: int,
+        block_size: int,
+        threads: int,
+        instruction_set: str | None,
     ) -> None: ...
     @property
     def instruction_set(self) -> str: ...
@@ -66,5 +75,14 @@ class Program:
         block_tables: Ints,
         rows: Ints,
     ) -> None: ...
-    def argmax(self, logits: Buffer, chosen: Ints) -> None: ...
+    def sample(
+        self,
+        logits: Buffer,
+        temperature: Floats,
+        top_k: Ints,
+        top_p: Floats,
+        min_p: Floats,
+        seed: npt.NDArray[np.uint64],
+        position: npt.NDArray[np.int64],
+    ) -> Ints: ...
     def times(self) -> list[tuple[str, int, int]]: ...

@@ -9,7 +9,6 @@ import numpy.typing as npt
 import torch
 
 from batchgen_kernels import ops
-from batchgen_kernels.draw import choose
 
 try:
     from batchgen_kernels import _native
@@ -43,8 +42,8 @@ class NativeProgram:
     """`ops.Program` in native code. A request's bits depend on the request, the weights and the instruction set: not
     on the batch, its chunks, the blocks or the number of threads."""
 
-    def __init__(self, shape: ops.Shape, threads: int, instruction_set: str = "") -> None:
-        """`instruction_set`: the best that the machine has where it is empty."""
+    def __init__(self, shape: ops.Shape, threads: int, instruction_set: str | None = None) -> None:
+        """`instruction_set`: one of `instruction_sets()`, None for the best."""
         self._program = _native.Program(
             shape.max_tokens, shape.max_seqs, shape.num_blocks, shape.block_size, threads, instruction_set
         )
@@ -151,20 +150,9 @@ class NativeProgram:
         )
 
     def sample(self, logits: ops.Buffer, rows: ops.SamplingRows) -> npt.NDArray[np.int32]:
-        chosen = np.empty(len(rows.temperature), dtype=np.int32)
-        self._program.argmax(_buffer(logits), chosen)
-        values = logits.numpy(len(chosen))
-        for row in np.flatnonzero(rows.temperature > 0).tolist():
-            chosen[row] = choose(
-                values[row],
-                temperature=float(rows.temperature[row]),
-                top_k=int(rows.top_k[row]),
-                top_p=float(rows.top_p[row]),
-                min_p=float(rows.min_p[row]),
-                seed=int(rows.seed[row]),
-                position=int(rows.position[row]),
-            )
-        return chosen
+        return self._program.sample(
+            _buffer(logits), rows.temperature, rows.top_k, rows.top_p, rows.min_p, rows.seed, rows.position
+        )
 
 
 def _floats(tensor: torch.Tensor) -> npt.NDArray[np.float32]:

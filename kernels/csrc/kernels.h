@@ -13,7 +13,7 @@ namespace batchgen {
 struct KernelTable {
     const char* name;  // avx512vnni, avx2, portable
 
-    // ---- linear (linear.inc, linear_int8.inc) ---------------------------------------------------------------------------------------
+    // ---- linear (linear.inc, linear_int8.inc) ----------------------------------------------------------------------
     // Packed panels of 64 output columns. Each output element is one fixed chain of multiply-adds over k = 0..K-1
     // (float32), or an exact int32 sum (int8), whatever M, the tile or the thread.
     // float32: packed [N/64][K][64] float; bf16: the same in uint16; int8: [N/64][K/4][64][4] int8.
@@ -53,6 +53,13 @@ struct KernelTable {
 
     // ---- sampling (sampling.inc) -----------------------------------------------------------------------------------
     int32_t (*argmax)(const float* logits, int vocab);  // the lowest id on a tie
+    // One row as ops.Program.sample defines it; scratch: vocab * 8 bytes.
+    int32_t (*sample)(const float* logits, int vocab, float temperature, int top_k, float top_p, float min_p, uint64_t seed, int64_t position, void* scratch);
+
+    // ---- peak (peak.inc) -------------------------------------------------------------------------------------------
+    // Multiply-adds on registers alone; sink [16]. Each returns the operations done, 0 where no instruction does that.
+    int64_t (*peak_f32)(int64_t steps, float* sink);
+    int64_t (*peak_i8)(int64_t steps, float* sink);
 };
 
 // Each returns null where this build or this machine lacks the instruction set.

@@ -4,7 +4,9 @@
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
 
+#include <atomic>
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <stdexcept>
 #include <string>
@@ -24,12 +26,6 @@ using Matrix = Array<float, 2>;
 using Bits = Array<uint16_t, 2>;  // bfloat16
 using Ints = Array<int32_t, 1>;
 
-const KernelTable* table_of(const std::string& name) {
-    for (const KernelTable* table : {kernels_avx512vnni(), kernels_avx2(), kernels_portable()})
-        if (table && (name.empty() || name == table->name)) return table;
-    return nullptr;
-}
-
 nb::list instruction_sets() {
     nb::list names;
     for (const KernelTable* table : {kernels_avx512vnni(), kernels_avx2(), kernels_portable()})
@@ -37,32 +33,65 @@ nb::list instruction_sets() {
     return names;
 }
 
+// The best table, or the named one.
+const KernelTable* table_of(const std::optional<std::string>& name) {
+    for (const KernelTable* table : {kernels_avx512vnni(), kernels_avx2(), kernels_portable()})
+        if (table && name.value_or(table->name) == table->name) return table;
+    throw std::invalid_argument("this machine cannot run instruction set " + *name);
+}
+
 const float* data_or_null(const std::optional<Floats>& array) { return array ? array->data() : nullptr; }
 
 Extent extent_of(bool rows) { return rows ? Extent::kRows : Extent::kTokens; }
 
+template <typename T, typename Owner>
+nb::ndarray<nb::numpy, T> view_of(T* data, std::initializer_list<size_t> shape, const Owner& owner) {
+    return {data, shape, owner};
+}
+
+// Operations that all threads do on registers, `steps` loops each.
+int64_t peak(const std::string& instruction_set, bool int8, int threads, int64_t steps) {
+    const KernelTable* table = table_of(instruction_set);
+    ThreadPool pool(threads);
+    std::atomic<int64_t> operations{0};
+    nb::gil_scoped_release release;
+    pool.parallel_for(threads, 1, [&](int, int, int) {
+        alignas(64) float sink[16] = {0.5f, 0.5f};
+        operations += (int8 ? table->peak_i8 : table->peak_f32)(steps, sink);
+    });
+    return operations;
+}
+
 void run(Program& program, const Ints& tokens, const Ints& positions, const Ints& slots, const Ints& query_start,
          const Ints& context_lens, const Array<int32_t, 2>& block_tables, const Ints& rows) {
-    const BatchView batch = {static_cast<int>(tokens.size()),
-                             static_cast<int>(context_lens.size()),
-                             static_cast<int>(rows.size()),
-                             static_cast<int>(block_tables.shape(1)),
-                             tokens.data(),
-                             positions.data(),
-                             slots.data(),
-                             query_start.data(),
-                             context_lens.data(),
-                             block_tables.data(),
-                             rows.data()};
+    const auto size = [](const Ints& array) { return static_cast<int>(array.size()); };
+    if (positions.size() != tokens.size() || slots.size() != tokens.size() ||
+        query_start.size() != context_lens.size() + 1 || block_tables.shape(0) != context_lens.size())
+        throw std::invalid_argument("batch: the lengths of its arrays do not fit together");
+    const BatchView batch = {size(tokens),     size(context_lens), size(rows),         int(block_tables.shape(1)),
+                             tokens.data(),    positions.data(),   slots.data(),       query_start.data(),
+                             context_lens.data(), block_tables.data(), rows.data()};
     nb::gil_scoped_release release;
     program.run(batch);
 }
 
-void argmax(Program& program, Buffer& logits, nb::ndarray<int32_t, nb::ndim<1>, nb::c_contig> chosen) {
-    int32_t* to = chosen.data();
-    const int rows = static_cast<int>(chosen.size());
-    nb::gil_scoped_release release;
-    program.argmax(logits, rows, to);
+nb::ndarray<nb::numpy, int32_t> sample(Program& program, Buffer& logits, const Floats& temperature, const Ints& top_k,
+                                       const Floats& top_p, const Floats& min_p, const Array<uint64_t, 1>& seed,
+                                       const Array<int64_t, 1>& position) {
+    const size_t count = temperature.size();
+    if (top_k.size() != count || top_p.size() != count || min_p.size() != count || seed.size() != count ||
+        position.size() != count || count > logits.data.bytes() / (sizeof(float) * logits.width))
+        throw std::invalid_argument("sample: the lengths of its arrays do not fit together or exceed the logits");
+    const SamplingView rows = {static_cast<int>(count), temperature.data(), top_k.data(),   top_p.data(),
+                               min_p.data(),            seed.data(),        position.data()};
+    auto chosen = std::make_unique<int32_t[]>(count);
+    {
+        nb::gil_scoped_release release;
+        program.sample(logits, rows, chosen.get());
+    }
+    int32_t* data = chosen.release();
+    const nb::capsule owner(data, [](void* p) noexcept { delete[] static_cast<int32_t*>(p); });
+    return {data, {count}, owner};
 }
 
 nb::list times(const Program& program) {
@@ -72,48 +101,43 @@ nb::list times(const Program& program) {
     return list;
 }
 
-}  // namespace
-}  // namespace batchgen
-
-NB_MODULE(_native, m) {
-    using namespace batchgen;
-    const auto inside = nb::rv_policy::reference_internal;
-
-    m.def("instruction_sets", &instruction_sets);
+void bind_storage(nb::module_& m) {
     nb::class_<Buffer>(m, "Buffer")
         .def_ro("width", &Buffer::width)
         .def("numpy", [](nb::handle self, size_t count) {
-            Buffer& buffer = nb::cast<Buffer&>(self);
-            return nb::ndarray<nb::numpy, float>(buffer.data.as<float>(), {count, size_t(buffer.width)}, self);
+            const Buffer& buffer = nb::cast<Buffer&>(self);
+            return view_of(buffer.values(), {count, size_t(buffer.width)}, self);
         });
     nb::class_<Operand>(m, "Operand")
         .def_ro("width", &Operand::width)
         .def("numpy", [](nb::handle self, size_t count) {
-            Operand& operand = nb::cast<Operand&>(self);
-            return nb::ndarray<nb::numpy, float>(operand.values.as<float>(), {count, size_t(operand.width)}, self);
+            const OperandView view = nb::cast<Operand&>(self).view();
+            return view_of(view.f32, {count, size_t(view.width)}, self);
         })
         .def("quantized", [](nb::handle self, size_t count) {
-            Operand& operand = nb::cast<Operand&>(self);
-            return nb::make_tuple(
-                nb::ndarray<nb::numpy, uint8_t>(operand.values.as<uint8_t>(), {count, size_t(operand.width)}, self),
-                nb::ndarray<nb::numpy, float>(operand.scales.as<float>(), {count}, self));
+            const OperandView view = nb::cast<Operand&>(self).view();
+            return nb::make_tuple(view_of(view.u8, {count, size_t(view.width)}, self),
+                                  view_of(view.scale, {count}, self));
         });
     nb::class_<Linear>(m, "Linear").def_ro("out_features", &Linear::n).def_ro("in_features", &Linear::k);
     nb::class_<Rotary>(m, "Rotary");
     nb::class_<Cache>(m, "Cache").def("numpy", [](nb::handle self) {
         const CacheView view = nb::cast<Cache&>(self).view;
         const size_t blocks = view.num_blocks, heads = view.kv_heads, dim = view.head_dim, size = view.block_size;
-        return nb::make_tuple(nb::ndarray<nb::numpy, float>(view.keys, {blocks, heads, dim, size}, self),
-                              nb::ndarray<nb::numpy, float>(view.values, {blocks, heads, size, dim}, self));
+        return nb::make_tuple(view_of(view.keys, {blocks, heads, dim, size}, self),
+                              view_of(view.values, {blocks, heads, size, dim}, self));
     });
+}
+
+void bind_program(nb::module_& m) {
+    const auto inside = nb::rv_policy::reference_internal;
     nb::class_<Program>(m, "Program")
         .def("__init__",
              [](Program* self, int max_tokens, int max_seqs, int num_blocks, int block_size, int threads,
-                const std::string& instruction_set) {
-                 const KernelTable* table = table_of(instruction_set);
-                 if (!table) throw std::invalid_argument("this machine has no instruction set " + instruction_set);
-                 new (self) Program({max_tokens, max_seqs, num_blocks, block_size}, threads, table);
-             })
+                const std::optional<std::string>& instruction_set) {
+                 new (self) Program({max_tokens, max_seqs, num_blocks, block_size}, threads, table_of(instruction_set));
+             },
+             "max_tokens"_a, "max_seqs"_a, "num_blocks"_a, "block_size"_a, "threads"_a, "instruction_set"_a.none())
         .def_prop_ro("instruction_set", [](const Program& p) { return std::string(p.kernels().name); })
         .def("buffer", [](Program& p, int width, bool rows) -> Buffer& { return p.buffer(width, extent_of(rows)); },
              inside)
@@ -140,13 +164,13 @@ NB_MODULE(_native, m) {
         .def("cache", &Program::cache, inside)
         .def("rotary",
              [](Program& p, const Matrix& cos, const Matrix& sin) -> Rotary& {
-                 return p.rotary(cos.data(), sin.data(), cos.size());
+                 return p.rotary(cos.data(), sin.data(), int(cos.shape(0)), int(cos.shape(1)));
              },
              inside)
         .def("embed_f32", [](Program& p, const Matrix& table, float scale,
-                             Buffer& out) { p.embed_f32(table.data(), table.shape(0), scale, out); })
+                             Buffer& out) { p.embed_f32(table.data(), int(table.shape(0)), scale, out); })
         .def("embed_bf16", [](Program& p, const Bits& table, float scale,
-                              Buffer& out) { p.embed_bf16(table.data(), table.shape(0), scale, out); })
+                              Buffer& out) { p.embed_bf16(table.data(), int(table.shape(0)), scale, out); })
         .def("norm", [](Program& p, Buffer& x, const Floats& weight, float eps,
                         Operand& out) { p.norm(x, weight.data(), eps, out); })
         .def("norm_add", [](Program& p, Buffer& x, const Floats& weight, float eps,
@@ -161,7 +185,20 @@ NB_MODULE(_native, m) {
         .def("attention", &Program::attention)
         .def("gated", &Program::gated)
         .def("gather", &Program::gather)
-        .def("run", &run)
-        .def("argmax", &argmax)
+        .def("run", &run, "tokens"_a.noconvert(), "positions"_a.noconvert(), "slots"_a.noconvert(),
+             "query_start"_a.noconvert(), "context_lens"_a.noconvert(), "block_tables"_a.noconvert(),
+             "rows"_a.noconvert())
+        .def("sample", &sample, "logits"_a, "temperature"_a.noconvert(), "top_k"_a.noconvert(), "top_p"_a.noconvert(),
+             "min_p"_a.noconvert(), "seed"_a.noconvert(), "position"_a.noconvert())
         .def("times", &times);
+}
+
+}  // namespace
+}  // namespace batchgen
+
+NB_MODULE(_native, m) {
+    m.def("instruction_sets", &batchgen::instruction_sets);
+    m.def("peak", &batchgen::peak);
+    batchgen::bind_storage(m);
+    batchgen::bind_program(m);
 }

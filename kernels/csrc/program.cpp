@@ -1,45 +1,51 @@
 #include "program.h"
 
-#include <sys/mman.h>
-
 #include <algorithm>
 #include <chrono>
+#include <climits>
 #include <cstring>
-#include <new>
-#include <utility>
+#include <stdexcept>
 
 namespace batchgen {
 namespace {
 
 constexpr int kPanelColumns = 64;
-constexpr size_t kHugePage = size_t{2} << 20;
+// Pieces of a linear: enough that threads end together, each with rows enough to be worth reading its weights.
+constexpr int kPiecesPerThread = 8;
+constexpr int kLeastRowsOfPiece = 8;
+constexpr size_t kSampleScratch = 8;  // bytes a token of the vocabulary
 
-inline int count_of(Extent extent, const BatchView& batch) {
+constexpr int divide_up(int a, int b) { return (a + b - 1) / b; }
+
+int count_of(Extent extent, const BatchView& batch) {
     return extent == Extent::kTokens ? batch.tokens_count : batch.rows_count;
 }
 
-// Pieces small enough to balance the threads, large enough to be worth a hand-over.
-inline int grain_of(int count, int threads, int least) {
-    return std::max(least, (count + 4 * threads - 1) / (4 * threads));
+bool all_below(const int32_t* values, int count, int bound) {
+    return std::all_of(values, values + count, [=](int32_t v) { return v >= 0 && v < bound; });
+}
+
+void demand(bool condition, const char* what) {
+    if (!condition) throw std::invalid_argument(std::string("batch: ") + what);
+}
+
+// One piece of a linear: rows [m0, m0 + m) of x over one panel.
+void run_linear(const KernelTable& kernels, const OperandView& x, const Linear& w, float* out, int m0, int m, int panel,
+                bool add) {
+    const size_t skipped = static_cast<size_t>(m0) * w.k;
+    float* to = out + static_cast<size_t>(m0) * w.n;
+    switch (w.form) {
+        case Linear::Form::kFloat:
+            return kernels.linear_f32(x.f32 + skipped, m, w.k, w.packed, w.bias, to, w.n, panel, panel + 1, add);
+        case Linear::Form::kBfloat16:
+            return kernels.linear_bf16(x.f32 + skipped, m, w.k, w.packed, w.bias, to, w.n, panel, panel + 1, add);
+        case Linear::Form::kInt8:
+            return kernels.linear_i8(x.u8 + skipped, x.scale + m0, m, w.k, w.packed, w.scale, w.sum, w.bias, to, w.n,
+                                     panel, panel + 1, add);
+    }
 }
 
 }  // namespace
-
-Memory::Memory(size_t bytes) : data_(nullptr), bytes_(bytes) {
-    if (bytes == 0) return;
-    data_ = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    if (data_ == MAP_FAILED) {
-        data_ = nullptr;
-        throw std::bad_alloc();
-    }
-    if (bytes >= kHugePage) madvise(data_, bytes, MADV_HUGEPAGE);
-}
-
-Memory::~Memory() {
-    if (data_) munmap(data_, bytes_);
-}
-
-Memory::Memory(Memory&& other) noexcept : data_(std::exchange(other.data_, nullptr)), bytes_(other.bytes_) {}
 
 OperandView Operand::view() const {
     return {width, quantized ? nullptr : values.as<float>(), quantized ? values.as<uint8_t>() : nullptr,
@@ -47,70 +53,86 @@ OperandView Operand::view() const {
 }
 
 Program::Program(Bounds bounds, int threads, const KernelTable* kernels)
-    : bounds_(bounds), kernels_(kernels), pool_(threads) {}
+    : bounds_(bounds), kernels_(kernels), pool_(threads), vocab_(INT_MAX), positions_(INT_MAX) {}
 
 int Program::bound(Extent extent) const { return extent == Extent::kTokens ? bounds_.max_tokens : bounds_.max_seqs; }
 
-const float* Program::keep(const float* values, size_t count) {
-    if (!values) return nullptr;
-    kept_.push_back(std::make_unique<Memory>(count * sizeof(float)));
-    std::memcpy(kept_.back()->as<float>(), values, count * sizeof(float));
-    return kept_.back()->as<float>();
+// rows(begin, end) for pieces of at least `least` of `count` rows.
+template <typename Rows>
+void Program::for_rows(int count, int least, const Rows& rows) {
+    const int grain = std::max(least, divide_up(count, 4 * pool_.size()));
+    pool_.parallel_for(count, grain, [&](int, int begin, int end) { rows(begin, end); });
 }
+
+// Each thread gets at least so many bytes to work with.
+void Program::need_scratch(size_t bytes) {
+    if (!scratch_.empty() && scratch_.front().bytes() >= bytes) return;
+    scratch_.clear();
+    for (int i = 0; i < pool_.size(); ++i) scratch_.emplace_back(bytes);
+}
+
+// ---- storage --------------------------------------------------------------------------------------------------------
 
 Buffer& Program::buffer(int width, Extent extent) {
     const size_t bytes = sizeof(float) * bound(extent) * static_cast<size_t>(width);
-    buffers_.push_back(std::unique_ptr<Buffer>(new Buffer{width, extent, Memory(bytes)}));
-    return *buffers_.back();
+    return buffers_.emplace_back(Buffer{width, extent, Memory(bytes)});
 }
 
 Operand& Program::operand(int width, Extent extent, bool quantized) {
-    const size_t rows = bound(extent), each = quantized ? 1 : sizeof(float);
-    operands_.push_back(std::unique_ptr<Operand>(new Operand{
-        width, extent, Memory(rows * width * each), Memory(quantized ? rows * sizeof(float) : 0), quantized}));
-    return *operands_.back();
+    const size_t rows = bound(extent), each = quantized ? sizeof(uint8_t) : sizeof(float);
+    return operands_.emplace_back(Operand{width, extent, quantized, Memory(rows * width * each),
+                                          Memory(quantized ? rows * sizeof(float) : 0)});
 }
 
 Linear& Program::add_linear(int n, int k, Linear::Form form, size_t bytes, const float* bias) {
-    linears_.push_back(std::unique_ptr<Linear>(new Linear{n, k, form, Memory(bytes), {}, {}, {}}));
-    Linear& linear = *linears_.back();
-    if (bias) linear.bias.assign(bias, bias + n);
-    return linear;
+    const bool scaled = form == Linear::Form::kInt8;
+    return linears_.emplace_back(Linear{n, k, form, arena_.take<char>(bytes), arena_.copy(bias, n),
+                                        scaled ? arena_.take<float>(n) : nullptr,
+                                        scaled ? arena_.take<int32_t>(n) : nullptr});
 }
 
 Linear& Program::linear_f32(const float* weight, int n, int k, const float* bias) {
     Linear& linear = add_linear(n, k, Linear::Form::kFloat, kernels_->linear_bytes_f32(n, k), bias);
-    kernels_->pack_f32(weight, n, k, linear.packed.as<void>());
+    pool_.parallel_for(n, kPanelColumns, [&](int, int begin, int end) {
+        kernels_->pack_f32(weight + static_cast<size_t>(begin) * k, end - begin, k,
+                           static_cast<char*>(linear.packed) + kernels_->linear_bytes_f32(begin, k));
+    });
     return linear;
 }
 
 Linear& Program::linear_bf16(const uint16_t* weight, int n, int k, const float* bias) {
     Linear& linear = add_linear(n, k, Linear::Form::kBfloat16, kernels_->linear_bytes_bf16(n, k), bias);
-    kernels_->pack_bf16(weight, n, k, linear.packed.as<void>());
+    pool_.parallel_for(n, kPanelColumns, [&](int, int begin, int end) {
+        kernels_->pack_bf16(weight + static_cast<size_t>(begin) * k, end - begin, k,
+                            static_cast<char*>(linear.packed) + kernels_->linear_bytes_bf16(begin, k));
+    });
     return linear;
 }
 
 Linear& Program::linear_i8(const float* weight, int n, int k, const float* bias) {
     Linear& linear = add_linear(n, k, Linear::Form::kInt8, kernels_->linear_bytes_i8(n, k), bias);
-    linear.scale.resize(n);
-    linear.sum.resize(n);
-    kernels_->pack_i8(weight, n, k, linear.packed.as<void>(), linear.scale.data(), linear.sum.data());
+    pool_.parallel_for(n, kPanelColumns, [&](int, int begin, int end) {
+        kernels_->pack_i8(weight + static_cast<size_t>(begin) * k, end - begin, k,
+                          static_cast<char*>(linear.packed) + kernels_->linear_bytes_i8(begin, k),
+                          linear.scale + begin, linear.sum + begin);
+    });
     return linear;
 }
 
 Cache& Program::cache(int kv_heads, int head_dim) {
     const size_t bytes = sizeof(float) * bounds_.num_blocks * bounds_.block_size * kv_heads * size_t(head_dim);
-    caches_.push_back(std::unique_ptr<Cache>(new Cache{kv_heads, head_dim, Memory(bytes), Memory(bytes), {}}));
-    Cache& cache = *caches_.back();
-    cache.view = {bounds_.num_blocks, bounds_.block_size, kv_heads, head_dim, cache.keys.as<float>(),
-                  cache.values.as<float>()};
+    Cache& cache = caches_.emplace_back(Cache{Memory(bytes), Memory(bytes), {}});
+    cache.view = {bounds_.num_blocks, bounds_.block_size,       kv_heads,
+                  head_dim,           cache.keys.as<float>(), cache.values.as<float>()};
     return cache;
 }
 
-Rotary& Program::rotary(const float* cos, const float* sin, size_t count) {
-    rotaries_.push_back(std::make_unique<Rotary>(Rotary{{cos, cos + count}, {sin, sin + count}}));
-    return *rotaries_.back();
+Rotary& Program::rotary(const float* cos, const float* sin, int positions, int pairs) {
+    const size_t count = static_cast<size_t>(positions) * pairs;
+    return rotaries_.emplace_back(Rotary{positions, arena_.copy(cos, count), arena_.copy(sin, count)});
 }
+
+// ---- ops ------------------------------------------------------------------------------------------------------------
 
 void Program::record(const char* kind, Op op) {
     size_t index = 0;
@@ -119,64 +141,58 @@ void Program::record(const char* kind, Op op) {
     ops_.emplace_back(index, std::move(op));
 }
 
-void Program::embed_f32(const float* table, size_t vocab, float scale, Buffer& out) {
-    const float* kept = keep(table, vocab * out.width);
-    record("embed", [this, kept, scale, &out](const BatchView& batch) {
-        kernels_->embed_f32(kept, batch.tokens, out.width, scale, out.data.as<float>(), 0, batch.tokens_count);
+void Program::embed_f32(const float* table, int vocab, float scale, Buffer& out) {
+    vocab_ = std::min(vocab_, vocab);
+    const float* kept = arena_.copy(table, static_cast<size_t>(vocab) * out.width);
+    record("embed", [=, this, &out](const BatchView& batch) {
+        for_rows(batch.tokens_count, 16, [&](int begin, int end) {
+            kernels_->embed_f32(kept, batch.tokens, out.width, scale, out.values(), begin, end);
+        });
     });
 }
 
-void Program::embed_bf16(const uint16_t* table, size_t vocab, float scale, Buffer& out) {
-    kept_.push_back(std::make_unique<Memory>(vocab * out.width * sizeof(uint16_t)));
-    uint16_t* kept = kept_.back()->as<uint16_t>();
-    std::memcpy(kept, table, vocab * out.width * sizeof(uint16_t));
-    record("embed", [this, kept, scale, &out](const BatchView& batch) {
-        kernels_->embed_bf16(kept, batch.tokens, out.width, scale, out.data.as<float>(), 0, batch.tokens_count);
+void Program::embed_bf16(const uint16_t* table, int vocab, float scale, Buffer& out) {
+    vocab_ = std::min(vocab_, vocab);
+    const uint16_t* kept = arena_.copy(table, static_cast<size_t>(vocab) * out.width);
+    record("embed", [=, this, &out](const BatchView& batch) {
+        for_rows(batch.tokens_count, 16, [&](int begin, int end) {
+            kernels_->embed_bf16(kept, batch.tokens, out.width, scale, out.values(), begin, end);
+        });
     });
 }
 
 void Program::norm(Buffer& x, const float* weight, float eps, Operand& out) {
-    const float* kept = keep(weight, x.width);
-    record("norm", [this, kept, eps, &x, &out](const BatchView& batch) {
-        const int count = count_of(x.extent, batch);
-        pool_.parallel_for(count, grain_of(count, threads(), 8), [&](int, int begin, int end) {
-            kernels_->norm(x.data.as<float>(), kept, x.width, eps, out.view(), begin, end);
+    const float* kept = arena_.copy(weight, x.width);
+    record("norm", [=, this, &x, &out](const BatchView& batch) {
+        for_rows(count_of(x.extent, batch), 8, [&](int begin, int end) {
+            kernels_->norm(x.values(), kept, x.width, eps, out.view(), begin, end);
         });
     });
 }
 
 void Program::norm_add(Buffer& x, const float* weight, float eps, Buffer& residual) {
-    const float* kept = keep(weight, x.width);
-    record("norm", [this, kept, eps, &x, &residual](const BatchView& batch) {
-        const int count = count_of(x.extent, batch);
-        pool_.parallel_for(count, grain_of(count, threads(), 8), [&](int, int begin, int end) {
-            kernels_->norm_add(x.data.as<float>(), kept, x.width, eps, residual.data.as<float>(), begin, end);
+    const float* kept = arena_.copy(weight, x.width);
+    record("norm", [=, this, &x, &residual](const BatchView& batch) {
+        for_rows(count_of(x.extent, batch), 8, [&](int begin, int end) {
+            kernels_->norm_add(x.values(), kept, x.width, eps, residual.values(), begin, end);
         });
     });
 }
 
 void Program::linear(Operand& x, Linear& weight, Buffer& out, bool add) {
     const char* kind = x.extent == Extent::kRows ? "head" : "linear";
-    record(kind, [this, &x, &weight, &out, add](const BatchView& batch) {
+    const int panels = divide_up(weight.n, kPanelColumns);
+    record(kind, [=, this, &x, &weight, &out](const BatchView& batch) {
         const int m = count_of(x.extent, batch);
         if (m == 0) return;
-        const int panels = (weight.n + kPanelColumns - 1) / kPanelColumns;
-        const float* bias = weight.bias.empty() ? nullptr : weight.bias.data();
+        const int wanted = divide_up(kPiecesPerThread * pool_.size(), panels);
+        const int rows = divide_up(m, std::clamp(wanted, 1, std::max(1, m / kLeastRowsOfPiece)));
+        const int blocks = divide_up(m, rows);
         const OperandView left = x.view();
-        float* to = out.data.as<float>();
-        pool_.parallel_for(panels, grain_of(panels, 2 * threads(), 1), [&](int, int begin, int end) {
-            switch (weight.form) {
-                case Linear::Form::kFloat:
-                    kernels_->linear_f32(left.f32, m, weight.k, weight.packed.as<void>(), bias, to, weight.n, begin,
-                                         end, add);
-                    break;
-                case Linear::Form::kBfloat16:
-                    kernels_->linear_bf16(left.f32, m, weight.k, weight.packed.as<void>(), bias, to, weight.n, begin,
-                                          end, add);
-                    break;
-                case Linear::Form::kInt8:
-                    kernels_->linear_i8(left.u8, left.scale, m, weight.k, weight.packed.as<void>(),
-                                        weight.scale.data(), weight.sum.data(), bias, to, weight.n, begin, end, add);
+        pool_.parallel_for(panels * blocks, 1, [&](int, int begin, int end) {
+            for (int piece = begin; piece < end; ++piece) {
+                const int m0 = piece % blocks * rows;
+                run_linear(*kernels_, left, weight, out.values(), m0, std::min(rows, m - m0), piece / blocks, add);
             }
         });
     });
@@ -184,79 +200,100 @@ void Program::linear(Operand& x, Linear& weight, Buffer& out, bool add) {
 
 void Program::rotate_store(Buffer& qkv, Cache& cache, Rotary& rotary, const float* q_norm, const float* k_norm,
                            float eps) {
-    const float* q_weight = keep(q_norm, cache.head_dim);
-    const float* k_weight = keep(k_norm, cache.head_dim);
-    const int q_heads = qkv.width / cache.head_dim - 2 * cache.kv_heads;
-    record("rotate_store", [=, this, &qkv, &cache, &rotary](const BatchView& batch) {
-        const int count = batch.tokens_count;
-        pool_.parallel_for(count, grain_of(count, threads(), 8), [&](int, int begin, int end) {
-            kernels_->rotate_store(qkv.data.as<float>(), q_heads, cache.view, rotary.cos.data(), rotary.sin.data(),
-                                   q_weight, k_weight, eps, batch, begin, end);
+    const CacheView view = cache.view;
+    const float* q_weight = arena_.copy(q_norm, view.head_dim);
+    const float* k_weight = arena_.copy(k_norm, view.head_dim);
+    const int q_heads = qkv.width / view.head_dim - 2 * view.kv_heads;
+    positions_ = std::min(positions_, rotary.positions);
+    record("rotate_store", [=, this, &qkv, &rotary](const BatchView& batch) {
+        for_rows(batch.tokens_count, 8, [&](int begin, int end) {
+            kernels_->rotate_store(qkv.values(), q_heads, view, rotary.cos, rotary.sin, q_weight, k_weight, eps, batch,
+                                   begin, end);
         });
     });
 }
 
 void Program::attention(Buffer& qkv, Cache& cache, float scale, int window, Operand& out) {
-    const int q_heads = out.width / cache.head_dim;
-    const size_t needed = kernels_->attention_scratch(q_heads, cache.view);
-    if (needed > scratch_bytes_) {
-        scratch_.clear();
-        for (int i = 0; i < threads(); ++i) scratch_.emplace_back(needed);
-        scratch_bytes_ = needed;
-    }
+    const CacheView view = cache.view;
+    const int q_heads = out.width / view.head_dim;
+    need_scratch(kernels_->attention_scratch(q_heads, view));
     if (out.quantized && !out.unquantized) out.unquantized = &buffer(out.width, Extent::kTokens);
-    float* rows = out.quantized ? out.unquantized->data.as<float>() : out.values.as<float>();
-    record("attention", [=, this, &qkv, &cache, &out](const BatchView& batch) {
-        const int items = kernels_->attention_items(batch, cache.kv_heads);
-        pool_.parallel_for(items, std::max(1, items / (16 * threads())), [&](int worker, int begin, int end) {
-            kernels_->attention(qkv.data.as<float>(), q_heads, cache.view, scale, window, batch, rows,
-                                scratch_[worker].as<void>(), begin, end);
+    float* rows = out.quantized ? out.unquantized->values() : out.values.as<float>();
+    record("attention", [=, this, &qkv, &out](const BatchView& batch) {
+        const int items = kernels_->attention_items(batch, view.kv_heads);
+        pool_.parallel_for(items, std::max(1, items / (16 * pool_.size())), [&](int worker, int begin, int end) {
+            kernels_->attention(qkv.values(), q_heads, view, scale, window, batch, rows, scratch_[worker].as<void>(),
+                                begin, end);
         });
         if (!out.quantized) return;
         const OperandView to = out.view();
-        pool_.parallel_for(batch.tokens_count, grain_of(batch.tokens_count, threads(), 8),
-                           [&](int, int begin, int end) {
-                               for (int t = begin; t < end; ++t)
-                                   kernels_->quantize_row(rows + size_t(t) * to.width, to.width,
-                                                          to.u8 + size_t(t) * to.width, to.scale + t);
-                           });
+        for_rows(batch.tokens_count, 8, [&](int begin, int end) {
+            for (size_t t = begin; t < static_cast<size_t>(end); ++t)
+                kernels_->quantize_row(rows + t * to.width, to.width, to.u8 + t * to.width, to.scale + t);
+        });
     });
 }
 
 void Program::gated(Buffer& gate_up, bool gelu, Operand& out) {
+    const auto kernel = gelu ? kernels_->gated_gelu_tanh : kernels_->gated_silu;
     record("gated", [=, this, &gate_up, &out](const BatchView& batch) {
-        const int count = count_of(gate_up.extent, batch);
-        const auto op = gelu ? kernels_->gated_gelu_tanh : kernels_->gated_silu;
-        pool_.parallel_for(count, grain_of(count, threads(), 4), [&](int, int begin, int end) {
-            op(gate_up.data.as<float>(), out.view(), begin, end);
-        });
+        for_rows(count_of(gate_up.extent, batch), 4,
+                 [&](int begin, int end) { kernel(gate_up.values(), out.view(), begin, end); });
     });
 }
 
 void Program::gather(Buffer& x, Buffer& out) {
     record("gather", [&x, &out](const BatchView& batch) {
-        const size_t bytes = sizeof(float) * x.width;
+        const size_t width = x.width;
         for (int r = 0; r < batch.rows_count; ++r)
-            std::memcpy(out.data.as<float>() + size_t(r) * x.width,
-                        x.data.as<float>() + size_t(batch.rows[r]) * x.width, bytes);
+            std::memcpy(out.values() + r * width, x.values() + batch.rows[r] * width, width * sizeof(float));
     });
 }
 
+// ---- replay ---------------------------------------------------------------------------------------------------------
+
+void Program::check(const BatchView& batch) const {
+    const auto& [max_tokens, max_seqs, num_blocks, block_size] = bounds_;
+    demand(batch.tokens_count <= max_tokens, "more tokens than the shape allows");
+    demand(batch.sequences <= max_seqs, "more sequences than the shape allows");
+    demand(batch.rows_count <= max_seqs, "more rows than the shape allows");
+    demand(all_below(batch.tokens, batch.tokens_count, vocab_), "a token id outside of the vocabulary");
+    demand(all_below(batch.positions, batch.tokens_count, positions_), "a position outside of the rotary table");
+    const int64_t slots = std::min<int64_t>(static_cast<int64_t>(num_blocks) * block_size, INT_MAX);
+    demand(all_below(batch.slots, batch.tokens_count, static_cast<int>(slots)), "a slot outside of the cache");
+    demand(all_below(batch.rows, batch.rows_count, batch.tokens_count), "a row that is no token");
+    demand(batch.query_start[0] == 0 && batch.query_start[batch.sequences] <= batch.tokens_count,
+           "query_start does not fit the tokens");
+    for (int s = 0; s < batch.sequences; ++s) {
+        const int queries = batch.query_start[s + 1] - batch.query_start[s], context = batch.context_lens[s];
+        demand(queries >= 0 && queries <= context, "a sequence with more queries than context");
+        const int blocks = divide_up(context, block_size);
+        demand(blocks <= batch.table_width, "a block table shorter than its context");
+        demand(all_below(batch.block_tables + static_cast<size_t>(s) * batch.table_width, blocks, num_blocks),
+               "a block outside of the cache");
+    }
+}
+
 void Program::run(const BatchView& batch) {
+    check(batch);
     auto last = std::chrono::steady_clock::now();
     for (auto& [index, op] : ops_) {
         op(batch);
         const auto now = std::chrono::steady_clock::now();
         times_[index].calls += 1;
-        times_[index].nanoseconds += std::chrono::duration_cast<std::chrono::nanoseconds>(now - last).count();
+        times_[index].nanoseconds += std::chrono::nanoseconds(now - last).count();
         last = now;
     }
 }
 
-void Program::argmax(Buffer& logits, int rows, int32_t* chosen) {
-    pool_.parallel_for(rows, 1, [&](int, int begin, int end) {
+void Program::sample(Buffer& logits, const SamplingView& rows, int32_t* chosen) {
+    const int vocab = logits.width;
+    need_scratch(vocab * kSampleScratch);
+    pool_.parallel_for(rows.rows, 1, [&](int worker, int begin, int end) {
         for (int r = begin; r < end; ++r)
-            chosen[r] = kernels_->argmax(logits.data.as<float>() + size_t(r) * logits.width, logits.width);
+            chosen[r] = kernels_->sample(logits.values() + static_cast<size_t>(r) * vocab, vocab, rows.temperature[r],
+                                         rows.top_k[r], rows.top_p[r], rows.min_p[r], rows.seed[r], rows.position[r],
+                                         scratch_[worker].as<void>());
     });
 }
 

@@ -2,36 +2,18 @@
 #pragma once
 
 #include <cstdint>
+#include <deque>
 #include <functional>
-#include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "kernels.h"
+#include "memory.h"
 #include "thread_pool.h"
 #include "types.h"
 
 namespace batchgen {
-
-// Zeroed memory aligned to cache lines, given by the system page by page as it is touched.
-class Memory {
-  public:
-    explicit Memory(size_t bytes);
-    ~Memory();
-    Memory(Memory&& other) noexcept;
-    Memory(const Memory&) = delete;
-    Memory& operator=(const Memory&) = delete;
-    Memory& operator=(Memory&&) = delete;
-
-    template <typename T>
-    T* as() const {
-        return static_cast<T*>(data_);
-    }
-
-  private:
-    void* data_;
-    size_t bytes_;
-};
 
 enum class Extent { kTokens, kRows };
 
@@ -39,15 +21,17 @@ struct Buffer {
     int width;
     Extent extent;
     Memory data;  // [max rows, width] float32
+
+    float* values() const { return data.as<float>(); }
 };
 
 struct Operand {
     int width;
     Extent extent;
+    bool quantized;
     Memory values;  // [max rows, width] float32 or uint8
     Memory scales;  // [max rows] float32 with uint8
-    bool quantized;
-    Buffer* unquantized = nullptr;  // where attention leaves rows of an int8 operand until all heads are there
+    Buffer* unquantized = nullptr;  // where attention leaves rows of an int8 operand until all their heads are there
 
     OperandView view() const;
 };
@@ -57,20 +41,20 @@ struct Linear {
 
     int n, k;
     Form form;
-    Memory packed;
-    std::vector<float> bias;      // [N] or empty
-    std::vector<float> scale;     // [N] with kInt8
-    std::vector<int32_t> sum;     // [N] with kInt8
+    void* packed;
+    const float* bias;  // [N] or null
+    float* scale;       // [N] with kInt8
+    int32_t* sum;       // [N] with kInt8
 };
 
 struct Cache {
-    int kv_heads, head_dim;
     Memory keys, values;
     CacheView view;
 };
 
 struct Rotary {
-    std::vector<float> cos, sin;  // [positions, D / 2]
+    int positions;
+    const float *cos, *sin;  // [positions, D / 2]
 };
 
 // The upper bounds of batches: ops.Shape.
@@ -88,10 +72,10 @@ class Program {
     Linear& linear_bf16(const uint16_t* weight, int n, int k, const float* bias);
     Linear& linear_i8(const float* weight, int n, int k, const float* bias);
     Cache& cache(int kv_heads, int head_dim);
-    Rotary& rotary(const float* cos, const float* sin, size_t count);
+    Rotary& rotary(const float* cos, const float* sin, int positions, int pairs);
 
-    void embed_f32(const float* table, size_t vocab, float scale, Buffer& out);
-    void embed_bf16(const uint16_t* table, size_t vocab, float scale, Buffer& out);
+    void embed_f32(const float* table, int vocab, float scale, Buffer& out);
+    void embed_bf16(const uint16_t* table, int vocab, float scale, Buffer& out);
     void norm(Buffer& x, const float* weight, float eps, Operand& out);
     void norm_add(Buffer& x, const float* weight, float eps, Buffer& residual);
     void linear(Operand& x, Linear& weight, Buffer& out, bool add);
@@ -100,11 +84,12 @@ class Program {
     void gated(Buffer& gate_up, bool gelu, Operand& out);
     void gather(Buffer& x, Buffer& out);
 
+    // Throws std::invalid_argument for a batch that would reach outside of what the program owns.
     void run(const BatchView& batch);
-    // chosen[r] = arg-max of logits[r]
-    void argmax(Buffer& logits, int rows, int32_t* chosen);
+    // chosen[r] = a token for logits[r]
+    void sample(Buffer& logits, const SamplingView& rows, int32_t* chosen);
 
-    // Nanoseconds that each kind of op has taken, in order of first use.
+    // How long each kind of op has taken, in order of first use.
     struct Time {
         std::string kind;
         int64_t calls;
@@ -113,7 +98,6 @@ class Program {
     const std::vector<Time>& times() const { return times_; }
 
     const KernelTable& kernels() const { return *kernels_; }
-    int threads() const { return pool_.size(); }
 
   private:
     using Op = std::function<void(const BatchView&)>;
@@ -121,19 +105,24 @@ class Program {
     void record(const char* kind, Op op);
     int bound(Extent extent) const;
     Linear& add_linear(int n, int k, Linear::Form form, size_t bytes, const float* bias);
-    const float* keep(const float* values, size_t count);
+    template <typename Rows>
+    void for_rows(int count, int least, const Rows& rows);
+    void check(const BatchView& batch) const;
+    void need_scratch(size_t bytes);
 
     Bounds bounds_;
     const KernelTable* kernels_;
     ThreadPool pool_;
-    std::vector<std::unique_ptr<Buffer>> buffers_;
-    std::vector<std::unique_ptr<Operand>> operands_;
-    std::vector<std::unique_ptr<Linear>> linears_;
-    std::vector<std::unique_ptr<Cache>> caches_;
-    std::vector<std::unique_ptr<Rotary>> rotaries_;
-    std::vector<std::unique_ptr<Memory>> kept_;
+    Arena arena_;  // weights and tables
+    // Deques: ops hold references, and a deque's elements never move.
+    std::deque<Buffer> buffers_;
+    std::deque<Operand> operands_;
+    std::deque<Linear> linears_;
+    std::deque<Cache> caches_;
+    std::deque<Rotary> rotaries_;
     std::vector<Memory> scratch_;  // one a thread
-    size_t scratch_bytes_ = 0;
+    int vocab_;      // tokens of a batch are below this
+    int positions_;  // and positions below this
     std::vector<std::pair<size_t, Op>> ops_;  // index into times_, op
     std::vector<Time> times_;
 };

@@ -20,6 +20,17 @@ struct BatchView {
     const int32_t* rows;          // [R]
 };
 
+// How to choose the next token of each row: the arrays of ops.SamplingRows, all [R].
+struct SamplingView {
+    int rows;
+    const float* temperature;
+    const int32_t* top_k;
+    const float* top_p;
+    const float* min_p;
+    const uint64_t* seed;
+    const int64_t* position;
+};
+
 // The left side of a linear. Exactly one form is present: f32, or u8 with scale.
 struct OperandView {
     int width;       // K

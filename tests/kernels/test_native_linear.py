@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from batchgen_kernels import cpu
-from batchgen_kernels.ops import Batch, Extent, Operand, Shape
+from batchgen_kernels.ops import Batch, Extent, Operand, Precision, Shape
 from batchgen_kernels.reference import quantize
 
 if TYPE_CHECKING:
@@ -96,7 +96,7 @@ def native(case: Case, form: Form, instruction_set: str, threads: int = 2, rows:
     x, weight, bias, before = case.draw()
     x, before = x[rows], before[rows]
     program = cpu.NativeProgram(Shape(len(x) + 1, 1, 1, 16, 1), threads, instruction_set)
-    precision = "int8" if form == "int8" else "float32"
+    precision: Precision = "int8" if form == "int8" else "float32"
     left, out = program.operand(case.k, Extent.TOKENS, precision), program.buffer(case.n, Extent.TOKENS)
     packed = program.linear_weight(weight.bfloat16() if form == "bfloat16" else weight, bias, precision)
     (program.linear_add if case.add else program.linear)(left, packed, out)
