@@ -17,6 +17,7 @@ __all__ = ["write_error_file", "write_single_file"]
 
 _COLUMNS = ("custom_id", "line", "status_code", "error", "response")
 """What a line is made of."""
+_ROW_GROUP_BYTES = 64 << 20
 
 
 def write_single_file(shards: Path, target: Path, schema: pa.Schema, run_id: str) -> None:
@@ -29,8 +30,8 @@ def write_single_file(shards: Path, target: Path, schema: pa.Schema, run_id: str
             import pyarrow.parquet as pq
 
             with pq.ParquetWriter(file, schema) as parquet:
-                for batch in read_shards(shards):
-                    parquet.write_batch(batch)
+                for table in _row_groups(shards):
+                    parquet.write_table(table)
         else:
             with pa.ipc.new_stream(file, schema) as stream:
                 for batch in read_shards(shards):
@@ -42,6 +43,18 @@ def write_error_file(shards: Path, target: Path, run_id: str) -> None:
     with durable_file(target) as file:
         for line in _lines(shards, run_id, only_failed=True):
             file.write(line)
+
+
+def _row_groups(shards: Path) -> Iterator[pa.Table]:
+    """The batches of the shards, in pieces that suit a Parquet file."""
+    group: list[pa.RecordBatch] = []
+    for batch in read_shards(shards):
+        group.append(batch)
+        if sum(piece.nbytes for piece in group) >= _ROW_GROUP_BYTES:
+            yield pa.Table.from_batches(group)
+            group.clear()
+    if group:
+        yield pa.Table.from_batches(group)
 
 
 def _lines(shards: Path, run_id: str, *, only_failed: bool = False) -> Iterator[bytes]:
