@@ -45,7 +45,7 @@ def run_rows(
 
 
 def floats_of(operand: ops.Buffer | ops.Operand, count: int) -> Floats:
-    return np.copy(cast("_native.Operand", operand).numpy(count))
+    return np.array(cast("_native.Operand", operand).numpy(count), dtype=np.float32)
 
 
 def random_rows(count: int, width: int, seed: int) -> Floats:
