@@ -10,8 +10,8 @@ Bits = npt.NDArray[np.uint16]
 def instruction_sets() -> list[str]:
     """What this machine can run, best first."""
 
-def peak(instruction_set: str, int8: bool, threads: int, steps: int, /) -> int:
-    """Operations that all threads did on registers alone, `steps` loops each; 0 where no instruction does that."""
+def peak(instruction_set: str, int8: bool, threads: int, steps: int, /) -> float:
+    """Operations a second that all threads reach on registers, in `steps` loops each; 0 where there are none."""
 
 class Buffer:
     @property

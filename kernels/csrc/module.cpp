@@ -5,6 +5,7 @@
 #include <nanobind/stl/string.h>
 
 #include <atomic>
+#include <chrono>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -49,17 +50,18 @@ nb::ndarray<nb::numpy, T> view_of(T* data, std::initializer_list<size_t> shape, 
     return {data, shape, owner};
 }
 
-// Operations that all threads do on registers, `steps` loops each.
-int64_t peak(const std::string& instruction_set, bool int8, int threads, int64_t steps) {
+// Operations a second that all threads reach on registers, in one run of `steps` loops each; 0 where there are none.
+double peak(const std::string& instruction_set, bool int8, int threads, int64_t steps) {
     const KernelTable* table = table_of(instruction_set);
     ThreadPool pool(threads);
     std::atomic<int64_t> operations{0};
     nb::gil_scoped_release release;
+    const auto start = std::chrono::steady_clock::now();
     pool.parallel_for(threads, 1, [&](int, int, int) {
         alignas(64) float sink[16] = {0.5f, 0.5f};
         operations += (int8 ? table->peak_i8 : table->peak_f32)(steps, sink);
     });
-    return operations;
+    return operations / std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
 }
 
 void run(Program& program, const Ints& tokens, const Ints& positions, const Ints& slots, const Ints& query_start,
