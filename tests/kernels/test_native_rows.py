@@ -50,7 +50,9 @@ def floats_of(operand: ops.Buffer | ops.Operand, count: int) -> Floats:
 
 def random_rows(count: int, width: int, seed: int) -> Floats:
     rng = np.random.default_rng(seed)
-    return (rng.standard_normal((count, width)) * rng.choice([1e-3, 1.0, 30.0], (count, 1))).astype(np.float32)
+    sizes = np.array([1e-3, 1.0, 30.0])[rng.integers(0, 3, (count, 1))]
+    rows: Floats = (rng.standard_normal((count, width)) * sizes).astype(np.float32)
+    return rows
 
 
 def rms(x: Floats, weight: Floats) -> npt.NDArray[np.float64]:
