@@ -18,6 +18,8 @@ __all__ = ["TorchProgram", "hadamard", "quantize"]
 
 _ROTATED = 64
 """Width of the blocks that the int8 scheme rotates."""
+_EXACT = 1024
+"""Pairs of int8 values whose products float32 sums exactly."""
 
 
 def hadamard(x: torch.Tensor) -> torch.Tensor:
@@ -89,8 +91,11 @@ class _FloatLinear:
         self._weight = torch.ops.mkldnn._reorder_linear_weight(dense) if self._packed else dense
 
     def apply(self, x: _Operand, count: int) -> torch.Tensor:
-        """[count, N] float32."""
-        values = x.values[:count]
+        """[count, N] float32, count >= 1."""
+        return self.product(x.values[:count])
+
+    def product(self, values: torch.Tensor) -> torch.Tensor:
+        """values [M, K] float32 -> [M, N] float32."""
         if not self._packed:
             return functional.linear(values, self._weight, self._bias)
         out = torch.ops.mkldnn._linear_pointwise(values, self._weight, self._bias, "none", [], "")
@@ -98,18 +103,24 @@ class _FloatLinear:
 
 
 class _Int8Linear:
-    """The int8 scheme of `ops.Precision`."""
+    """The int8 scheme of `ops.Precision`.
+
+    Its integer sums come from float32 products of 1024 columns at a time: 1024 * 127**2 < 2**24, so that float32 holds
+    each partial sum exactly, in any order. torch's own int8 product (`_int_mm`) saturates on CPUs without VNNI.
+    """
 
     def __init__(self, weight: torch.Tensor, bias: torch.Tensor | None) -> None:
         self.out_features, self.in_features = weight.shape
         self._bias = None if bias is None else bias.float()
-        self._weight, self._scales = quantize(weight.float())
+        values, self._scales = quantize(weight.float())
+        self._parts = [_FloatLinear(part.float(), None) for part in torch.split(values, _EXACT, dim=1)]
 
     def apply(self, x: _Operand, count: int) -> torch.Tensor:
-        """[count, N] float32."""
+        """[count, N] float32, count >= 1."""
         assert x.scales is not None, "an int8 linear reads an int8 operand"
-        sums = torch._int_mm(x.values[:count], self._weight.t())
-        out = sums.float() * x.scales[:count, None] * self._scales
+        columns = torch.split(x.values[:count], _EXACT, dim=1)
+        products = [part.product(c.float()).int() for part, c in zip(self._parts, columns, strict=True)]
+        out = torch.stack(products).sum(dim=0).float() * x.scales[:count, None] * self._scales
         return out if self._bias is None else out + self._bias
 
 

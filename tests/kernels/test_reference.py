@@ -264,8 +264,9 @@ def test_quantized_rows(rng: np.random.Generator) -> None:
     assert bool(((values * scales[:, None] - rotated).abs() <= 0.5001 * scales[:, None]).all())
 
 
-def test_int8_linear_is_the_integer_product(rng: np.random.Generator) -> None:
-    width, outs = 192, 20
+@pytest.mark.parametrize("width", [192, 2112])
+def test_int8_linear_is_the_integer_product(width: int, rng: np.random.Generator) -> None:
+    outs = 20
     weight, bias = torch.randn(outs, width), torch.randn(outs)
     program = TorchProgram(SHAPE)
     x, out = program.buffer(width, ops.Extent.TOKENS), program.buffer(outs, ops.Extent.TOKENS)
@@ -282,6 +283,19 @@ def test_int8_linear_is_the_integer_product(rng: np.random.Generator) -> None:
     np.testing.assert_array_equal(out.numpy(7), expected)
     exact = normed.double() @ weight.double().T + bias
     assert float((exact - torch.from_numpy(expected)).abs().max() / exact.abs().max()) < 0.02
+
+
+def test_int8_sums_do_not_saturate(rng: np.random.Generator) -> None:
+    """All activations and weights at +127 once rotated: a sum of 2048 * 127**2 must come out whole."""
+    width = 2048
+    program = TorchProgram(SHAPE)
+    x, out = program.buffer(width, ops.Extent.TOKENS), program.buffer(1, ops.Extent.TOKENS)
+    operand = program.operand(width, ops.Extent.TOKENS, "int8")
+    program.norm(x, torch.ones(width), 0.0, operand)
+    program.linear(operand, program.linear_weight(hadamard(torch.ones(1, width)), None, "int8"), out)
+    x.numpy(1)[:] = hadamard(torch.ones(1, width)).numpy()
+    program.run(make_batch([(0, 1)], rng))
+    assert out.numpy(1)[0, 0] == pytest.approx(width, rel=1e-6)
 
 
 def test_int8_operands_are_whole_blocks() -> None:
