@@ -40,10 +40,9 @@ def open_weights(checkpoint: Checkpoint, spec: DecoderSpec) -> WeightSource:
         case GGUFWeights() as weights:
             return GGUFSource(weights, spec)
         case NoWeights():
-            config = checkpoint.config.get("text_config", checkpoint.config)
-            return DummySource(
-                torch.bfloat16 if "bfloat16" in {config.get("dtype"), config.get("torch_dtype")} else torch.float32
-            )
+            levels = (checkpoint.config, checkpoint.config.get("text_config", {}))
+            stored = {level.get(key) for level in levels for key in ("dtype", "torch_dtype")}
+            return DummySource(torch.bfloat16 if "bfloat16" in stored else torch.float32)
 
 
 class SafetensorsSource:
