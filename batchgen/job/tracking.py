@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 
@@ -19,6 +20,8 @@ from batchgen.text.sampling import ResolvedSampling, SamplingDefaults
 from batchgen.text.tokenizer import Tokenizer
 
 __all__ = ["Frontend", "Tracker"]
+
+_logger = logging.getLogger(__name__)
 
 Emit = Callable[[int, ResultRow], None]
 """Takes the result of the input's row `number`, counted from 0."""
@@ -63,6 +66,7 @@ class Tracker:
         self._seen = seen
         self._emit = emit
         self._window = window
+        self._warned: set[str | None] = set()
         self._owners: dict[int, tuple[_Pending, int]] = {}
         self._unfinished: dict[int, _Pending] = {}
         self._next_number = 0
@@ -129,6 +133,10 @@ class Tracker:
         custom_id = custom_id_of(row)
         first = self._seen.first_line(custom_id, row.line) if custom_id is not None else None
         parsed = self._frontend.parser.parse(row)
+        for warning in parsed.warnings:
+            if warning.param not in self._warned:
+                self._warned.add(warning.param)
+                _logger.warning("line %d: %s (said once for each parameter)", row.line, warning.message)
         if parsed.request is None:
             return parsed.faults[0]
         if first is not None:

@@ -87,7 +87,7 @@ class SamplingBody(_Model):
     stop: (
         Annotated[
             Annotated[StopString, Tag(_TEXT)]
-            | Annotated[Annotated[list[StopString], Field(max_length=4)], Tag(_TEXTS)],
+            | Annotated[Annotated[list[StopString], Field(max_length=16)], Tag(_TEXTS)],
             _text_or(_TEXTS, "must be a string or a list of strings"),
         ]
         | None

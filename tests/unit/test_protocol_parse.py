@@ -228,7 +228,7 @@ def test_faults_of_a_prompt(prompt: Any, code: Code, param: str) -> None:
         ("n", 0, Code.INVALID_VALUE, "at least 1"),
         ("n", 129, Code.INVALID_VALUE, "at most 128"),
         ("stop", "", Code.INVALID_VALUE, "not be empty"),
-        ("stop", ["a", "b", "c", "d", "e"], Code.INVALID_VALUE, "4 entries at most"),
+        ("stop", list("abcdefghijklmnopq"), Code.INVALID_VALUE, "16 entries at most"),
         ("stop", 5, Code.INVALID_TYPE, "a string or a list of strings"),
         ("stop_token_ids", "5", Code.INVALID_TYPE, "a list"),
         ("ignore_eos", 1, Code.INVALID_TYPE, "true or false"),
