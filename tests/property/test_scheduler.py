@@ -44,11 +44,10 @@ def cases(draw: st.DrawFn) -> tuple[list[Request], Capacity]:
     needs = [-(-(len(prompt) + params.max_tokens) // block_size) for prompt, params in requests]
     num_blocks = draw(st.integers(max(1, max(needs) - 2), 2 * max(needs)) | st.integers(1, sum(needs)))
     seqs = draw(st.integers(1, 8))
+    # Small budgets make small chunks, so that a prompt may be given up before it was computed to its end.
+    budget = draw(st.integers(seqs, seqs + 3) | st.integers(seqs, 40))
     return requests, Capacity(
-        num_blocks=num_blocks,
-        block_size=block_size,
-        max_num_seqs=seqs,
-        max_num_batched_tokens=draw(st.integers(seqs, 40)),
+        num_blocks=num_blocks, block_size=block_size, max_num_seqs=seqs, max_num_batched_tokens=budget
     )
 
 

@@ -76,6 +76,14 @@ def test_sequences_that_start_in_one_step_share_what_it_computes() -> None:
     assert one.stats().cached_tokens == 4
 
 
+def test_nothing_is_kept_of_a_finished_sequence() -> None:
+    one = scheduler(make(0, list(range(9))), make(1, list(range(9))))
+    run_to_the_end(one)
+    assert not one._by_id
+    assert not one._kv._tables
+    assert not one._kv._packed
+
+
 def test_equal_prompts_share_all_but_the_last_block() -> None:
     one = scheduler(make(0, [1, 2, 3, 4, 5, 6, 7, 8]), make(1, [1, 2, 3, 4, 5, 6, 7, 8]))
     assert step(one) == {0: (0, 8), 1: (4, 8)}
@@ -103,7 +111,7 @@ def test_the_last_admitted_gives_way_and_comes_back_in_order() -> None:
     one.add(late)
     assert step(one) == {0: (2, 3), 1: (2, 3)}
     assert step(one) == {0: (3, 4), 1: (3, 4)}
-    assert step(one) == {0: (4, 5)}, "the step that preempts admits nobody"
+    assert step(one) == {0: (4, 5)}
     assert sequences[1].status is Status.WAITING
     assert sequences[1].preemptions == one.stats().preemptions == 1
     assert step(one) == {0: (5, 6)}
@@ -112,6 +120,29 @@ def test_the_last_admitted_gives_way_and_comes_back_in_order() -> None:
     assert step(one) == {1: (4, 5)}
     run_to_the_end(one)
     assert [s.output for s in (*sequences, late)] == [[1] * 5] * 3 + [[1]]
+
+
+def test_a_prompt_given_up_halfway_leaves_only_what_was_computed() -> None:
+    first, second = make(0, [1, 2], max_tokens=6), make(1, list(range(10, 20)), max_tokens=3)
+    one = scheduler(first, second, blocks=14, block_size=1, tokens=3)
+    assert step(one) == {0: (0, 2), 1: (0, 1)}
+    assert step(one) == {0: (2, 3), 1: (1, 3)}
+    assert step(one) == {0: (3, 4), 1: (3, 5)}
+    assert step(one) == {0: (4, 5)}
+    assert (second.computed, second.status) == (0, Status.WAITING)
+    while first.finish_reason is None:
+        step(one)
+    assert step(one) == {1: (5, 8)}
+
+
+def test_the_step_that_preempts_admits_nobody_even_where_nearly_all_is_shared() -> None:
+    # Twins in lockstep fill a block each at every step, the second one's in vain: all its blocks are copies.
+    twins = [make(0, [1]), make(1, [1])]
+    one = scheduler(*twins, blocks=9, block_size=1)
+    while not twins[1].preemptions:
+        spans = step(one)
+    assert spans == {0: (4, 5)}
+    assert step(one) == {0: (5, 6), 1: (4, 5)}
 
 
 def test_a_new_arrival_waits_behind_a_preempted_one() -> None:
