@@ -25,6 +25,9 @@ from tests.cli.conftest import Invoke, StubJob, StubSummary
 PROGRAM = """
 import signal, sys, time, types
 
+# A shell starts background jobs with this signal ignored, and children inherit that.
+signal.signal(signal.SIGINT, signal.default_int_handler)
+
 class Summary:
     exit_code = 0
     def to_json(self):
