@@ -61,7 +61,7 @@ class Tracker:
     """Knows which sequences belong to which row, and sees to it that every row gets exactly one result."""
 
     def __init__(self, frontend: Frontend, seen: SeenIds, emit: Emit, window: int) -> None:
-        """`window`: rows that may be under way before reading pauses."""
+        """`window`: rows read at once. Reading pauses while twice as many are under way."""
         self._frontend = frontend
         self._seen = seen
         self._emit = emit
@@ -78,11 +78,13 @@ class Tracker:
         Rows count from the oldest that is unfinished, since results wait for it to be written in order.
         """
         window: list[Sequence] = []
+        rows_read = 0
         for row in rows:
             window += self._begin(row)
-            if len(window) >= self._window or self._span() >= self._window:
+            rows_read += 1
+            if len(window) >= self._window or rows_read >= self._window:
                 yield window
-                window = []
+                window, rows_read = [], 0
                 while self._span() >= 2 * self._window:
                     yield window
         yield window

@@ -1,0 +1,77 @@
+"""Windows of rows: full ones, and a pause while too many are under way."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import cast
+
+from batchgen.core.sampling import SamplingParams
+from batchgen.core.sequence import FinishReason, Sequence
+from batchgen.io.ids import SeenIds
+from batchgen.job.tracking import Frontend, Tracker
+from batchgen.protocol.parse import Parser
+from batchgen.protocol.request import GenRequest, RawRow
+from batchgen.protocol.response import Responder
+from batchgen.protocol.result import ResultRow
+from batchgen.text.prompt import Prompter
+from batchgen.text.sampling import ResolvedSampling, SamplingDefaults
+from batchgen.text.tokenizer import Tokenizer
+
+
+def frontend() -> Frontend:
+    """Every prompt is one token, every answer empty."""
+
+    def resolve(_: GenRequest, __: list[int]) -> ResolvedSampling:
+        return ResolvedSampling((SamplingParams(max_tokens=1),), {})
+
+    return Frontend(
+        parser=Parser(),
+        tokenizer=cast("Tokenizer", SimpleNamespace(decode=lambda _ids, **_: "")),
+        prompter=cast("Prompter", SimpleNamespace(encode=lambda _: [[1]])),
+        sampling=cast("SamplingDefaults", SimpleNamespace(resolve=resolve)),
+        responder=Responder("run", 0),
+        model="m",
+        served=None,
+    )
+
+
+def finish(tracker: Tracker, sequence: Sequence) -> None:
+    sequence.finish_reason = FinishReason.LENGTH
+    tracker.finished(sequence)
+
+
+def test_windows_stay_full_while_the_oldest_row_is_unfinished() -> None:
+    rows = [RawRow(n, {"custom_id": str(n), "url": "/v1/completions", "body": {"prompt": "x"}}) for n in range(1, 31)]
+    results: dict[int, ResultRow] = {}
+    with SeenIds() as seen:
+        tracker = Tracker(frontend(), seen, results.__setitem__, window=10)
+        windows = tracker.windows(rows)
+        first = next(windows)
+        for sequence in first[1:]:
+            finish(tracker, sequence)
+        second = next(windows)
+        assert (len(first), len(second)) == (10, 10)
+        assert next(windows) == [], "two windows from the oldest unfinished row on: not now"
+        finish(tracker, first[0])
+        third = next(windows)
+        assert len(third) == 10
+        for sequence in second + third:
+            finish(tracker, sequence)
+        assert list(windows) == [[]]
+    assert sorted(results) == list(range(30))
+
+
+def test_rows_that_are_refused_fill_windows_too() -> None:
+    """A file of nothing but bad lines does not run ahead of one long answer without bound."""
+    good = RawRow(1, {"custom_id": "1", "url": "/v1/completions", "body": {"prompt": "x"}})
+    bad = [RawRow(n, {"custom_id": str(n)}) for n in range(2, 101)]
+    results: dict[int, ResultRow] = {}
+    with SeenIds() as seen:
+        tracker = Tracker(frontend(), seen, results.__setitem__, window=10)
+        windows = tracker.windows([good, *bad])
+        (sequence,) = next(windows)
+        assert next(windows) == next(windows) == next(windows) == []
+        assert len(results) == 19
+        finish(tracker, sequence)
+        assert all(window == [] for window in windows)
+    assert sorted(results) == list(range(100))
