@@ -108,7 +108,7 @@ _OUTPUT: Mapping[str, Flag] = {
     "error_file": Flag(help="A .jsonl file that failed requests go to as well."),
     "order": Flag(help="Order of the rows: the input's, or as they finish."),
     "response_as": Flag(help="Type of the response column: Arrow's JSON extension or plain string."),
-    "overwrite": Flag(help="Replace what is at the output instead of resuming it."),
+    "overwrite": Flag(help="Replace the results that are at the output."),
     "rows_per_shard": Flag(help="Rows in one shard, at most.", minimum=1),
     "seconds_per_shard": Flag(help="Close a shard after this time, so that its rows are safe.", minimum=0),
 }

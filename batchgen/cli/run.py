@@ -37,7 +37,7 @@ def run_batch(
     """Run all requests of a file through a model and write every result to Arrow files.
 
     The last line of standard output is a summary in JSON (with -o - the results are there, and the summary ends
-    standard error). The same command goes on where an interrupted one stopped.
+    standard error).
     """
     if source is None:
         source = chosen.values["input_file"]

@@ -50,6 +50,7 @@ class LoadedEngine:
 
     checkpoint: Checkpoint
     tokenizer: Tokenizer | None
+    prompter: Prompter
     runner: Runner
     config: EngineConfig
 
@@ -60,9 +61,10 @@ class LoadedEngine:
 
     def encode_prompt(self, prompt: Prompt) -> SequenceOf[int]:
         """Token ids of one prompt. Raises `UsageError` where it can't be encoded."""
-        prompter = Prompter(self.tokenizer, load_template(self.checkpoint), self.vocab_size, self.runner.max_model_len)
         endpoint = Endpoint.CHAT if isinstance(prompt, ChatPrompt) else Endpoint.COMPLETIONS
-        encoded = prompter.encode(GenRequest(custom_id="", line=1, endpoint=endpoint, model=None, prompts=(prompt,)))
+        encoded = self.prompter.encode(
+            GenRequest(custom_id="", line=1, endpoint=endpoint, model=None, prompts=(prompt,))
+        )
         if isinstance(encoded, RowFault):
             raise UsageError(encoded.message)
         return encoded[0]
@@ -110,7 +112,9 @@ class LoadedEngine:
 
 def load_engine(checkpoint: Checkpoint, config: EngineConfig) -> LoadedEngine:
     """Load a checkpoint's tokenizer and weights."""
-    return LoadedEngine(checkpoint, load_tokenizer(checkpoint), load_runner(checkpoint, config), config)
+    tokenizer, runner = load_tokenizer(checkpoint), load_runner(checkpoint, config)
+    prompter = Prompter(tokenizer, load_template(checkpoint), runner.vocab_size, runner.max_model_len)
+    return LoadedEngine(checkpoint, tokenizer, prompter, runner, config)
 
 
 def open_engine(model: ModelConfig, config: EngineConfig, home: Path) -> LoadedEngine:

@@ -29,9 +29,7 @@ from batchgen.progress import Progress, Reporter
 from batchgen.protocol.parse import Parser
 from batchgen.protocol.response import Responder
 from batchgen.protocol.result import ResultRow
-from batchgen.text.prompt import Prompter
 from batchgen.text.sampling import SamplingDefaults
-from batchgen.text.template import load_template
 from batchgen.text.tokenizer import end_token_ids
 
 __all__ = ["run_job"]
@@ -120,6 +118,7 @@ class _Generation:
                 self.elapsed_s = time.monotonic() - began
                 self._reporter.update(self._progress())
         self.elapsed_s = time.monotonic() - began
+        assert not self._in_order, "a row of the input has no result"
 
     def _emit(self, number: int, row: ResultRow) -> None:
         counts = self.counts
@@ -174,7 +173,7 @@ def _frontend(config: JobConfig, loaded: LoadedEngine, responder: Responder) -> 
     return Frontend(
         parser=Parser(config.input.lenient),
         tokenizer=tokenizer,
-        prompter=Prompter(tokenizer, load_template(checkpoint), loaded.vocab_size, max_model_len),
+        prompter=loaded.prompter,
         sampling=sampling,
         responder=responder,
         model=checkpoint.name,

@@ -52,7 +52,6 @@ struct KernelTable {
     void (*attention)(const float* qkv, int q_heads, CacheView cache, float scale, int window, BatchView batch, float* out, void* scratch, int begin, int end);
 
     // ---- sampling (sampling.inc) -----------------------------------------------------------------------------------
-    int32_t (*argmax)(const float* logits, int vocab);  // the lowest id on a tie
     // One row as ops.Program.sample defines it; scratch: vocab * 8 bytes.
     int32_t (*sample)(const float* logits, int vocab, float temperature, int top_k, float top_p, float min_p, uint64_t seed, int64_t position, void* scratch);
 
