@@ -11,7 +11,7 @@ from typing import Any, Literal
 from batchgen.bench.datasets import DatasetConfig
 from batchgen.config import EngineConfig, InputConfig, JobConfig, ModelConfig, OutputConfig
 
-__all__ = ["FLAGS", "Flag", "StreamConfig"]
+__all__ = ["FLAGS", "Flag", "ReportConfig", "StreamConfig"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,6 +21,14 @@ class StreamConfig:
     quiet: bool = False
     log_format: Literal["text", "json"] = "text"
     log_level: Literal["debug", "info", "warning", "error"] = "info"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReportConfig:
+    """How `validate` judges and what it prints."""
+
+    format: Literal["text", "json"] = "text"
+    max_model_len: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -160,6 +168,11 @@ _STREAMS: Mapping[str, Flag] = {
     "log_level": Flag(help="debug also shows tracebacks."),
 }
 
+_REPORT: Mapping[str, Flag] = {
+    "format": Flag(help="Of the report on standard output; json: an object for each fault, and one for the summary."),
+    "max_model_len": _ENGINE["max_model_len"],
+}
+
 FLAGS: Mapping[type, Mapping[str, Flag]] = MappingProxyType(
     {
         ModelConfig: _MODEL,
@@ -169,6 +182,7 @@ FLAGS: Mapping[type, Mapping[str, Flag]] = MappingProxyType(
         JobConfig: _JOB,
         DatasetConfig: _DATASET,
         StreamConfig: _STREAMS,
+        ReportConfig: _REPORT,
     }
 )
 """Every field of these classes that is a flag; the others are other configuration classes."""

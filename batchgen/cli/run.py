@@ -9,12 +9,13 @@ from typing import Annotated
 
 import typer
 
+from batchgen.cli.arguments import Source, chosen_input
 from batchgen.cli.environment import home
 from batchgen.cli.flags import StreamConfig
 from batchgen.cli.options import Chosen, file_to_write, options
 from batchgen.cli.streams import READER_GONE, abandon_stdout, open_streams, print_summary, write_file
 from batchgen.config import EngineConfig, InputConfig, JobConfig, ModelConfig, OutputConfig
-from batchgen.errors import BatchgenError, UsageError
+from batchgen.errors import BatchgenError
 
 __all__ = ["default_output", "run_batch"]
 
@@ -25,12 +26,7 @@ _PACKED = frozenset({".gz", ".zst"})
 def run_batch(
     chosen: Chosen,
     context: typer.Context,
-    source: Annotated[
-        str | None,
-        typer.Argument(
-            metavar="INPUT", show_default=False, help="JSONL or Parquet: a path, an fsspec address, or - for stdin."
-        ),
-    ] = None,
+    source: Source = None,
     summary_file: Annotated[Path | None, file_to_write("summary_file", "Write the summary there as well.")] = None,
     trust_remote_code: Annotated[bool, typer.Option("--trust-remote-code", hidden=True)] = False,
 ) -> None:
@@ -39,12 +35,7 @@ def run_batch(
     The last line of standard output is a summary in JSON (with -o - the results are there, and the summary ends
     standard error).
     """
-    if source is None:
-        source = chosen.values["input_file"]
-    elif _on_command_line(context, "input_file"):
-        raise UsageError("the input is given twice, as INPUT and as --input-file; leave one out")
-    if source is None:
-        raise UsageError("no input: name a file, an fsspec address, or - for standard input")
+    source = chosen_input(chosen, context, source)
     output = chosen.values["output_file"] or default_output(source)
     config = chosen.make(
         JobConfig,
@@ -80,8 +71,3 @@ def default_output(source: str) -> str:
     if name.suffix in _PACKED:
         name = name.with_suffix("")
     return f"{name.stem}.out"
-
-
-def _on_command_line(context: typer.Context, name: str) -> bool:
-    source = context.get_parameter_source(name)
-    return source is not None and source.name == "COMMANDLINE"

@@ -13,6 +13,7 @@ from batchgen.io.columns import RowShaper, request_columns
 from batchgen.io.parquet import count_parquet_rows, parquet_rows
 from batchgen.io.source import first_bytes_of_stream, is_parquet, is_stream, open_binary
 from batchgen.protocol.faults import Code, RowFault
+from batchgen.protocol.parse import model_of
 from batchgen.protocol.request import RawRow
 
 __all__ = ["count_rows", "first_rows", "models_named", "open_rows"]
@@ -63,9 +64,8 @@ def models_named(config: InputConfig) -> list[str]:
     """
     named: list[str] = []
     for row in first_rows(config, 1) if is_stream(config.input_file) else open_rows(config):
-        body = row.data.get("body") if row.data is not None else None
-        model = body.get("model") if isinstance(body, dict) else None
-        if isinstance(model, str) and model not in named:
+        model = model_of(row)
+        if model is not None and model not in named:
             named.append(model)
             if len(named) == 2:
                 break

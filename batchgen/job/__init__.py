@@ -1,7 +1,23 @@
-"""The composition root: everything is put together here, and only here."""
+"""The composition root: everything is put together here, and only here.
 
-from batchgen.job.loading import LoadedEngine, open_engine
-from batchgen.job.run import run_job
-from batchgen.job.summary import Summary
+The names are loaded when they are asked for: `batchgen.job.validate` needs neither torch nor an engine.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from batchgen.job.loading import LoadedEngine, open_engine
+    from batchgen.job.run import run_job
+    from batchgen.job.summary import Summary
 
 __all__ = ["LoadedEngine", "Summary", "open_engine", "run_job"]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from batchgen.job import loading, run, summary
+
+    return next(getattr(module, name) for module in (run, loading, summary) if hasattr(module, name))

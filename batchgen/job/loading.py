@@ -9,7 +9,6 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from batchgen.checkpoint.resolve import resolve
 from batchgen.checkpoint.types import Checkpoint
 from batchgen.config import EngineConfig, ModelConfig
 from batchgen.core.kv_manager import KVManager
@@ -19,6 +18,7 @@ from batchgen.core.scheduler import Scheduler
 from batchgen.core.sequence import Sequence
 from batchgen.engine import Engine
 from batchgen.errors import OutOfResourcesError, UsageError
+from batchgen.job.finding import find_checkpoint
 from batchgen.model.runner import Runner, load_runner
 from batchgen.protocol.faults import RowFault
 from batchgen.protocol.request import ChatPrompt, Endpoint, GenRequest, Prompt
@@ -26,22 +26,9 @@ from batchgen.text.prompt import Prompter
 from batchgen.text.template import load_template
 from batchgen.text.tokenizer import Tokenizer, load_tokenizer
 
-__all__ = ["LoadedEngine", "find_checkpoint", "load_engine", "open_engine"]
+__all__ = ["LoadedEngine", "load_engine", "open_engine"]
 
 _WINDOW = 16_384
-
-
-def find_checkpoint(config: ModelConfig, home: Path) -> Checkpoint:
-    """Find the model that the settings name, with whatever they replace of it."""
-    return resolve(
-        config.model,
-        home=home,
-        revision=config.revision,
-        tokenizer=config.tokenizer,
-        load_format=config.load_format,
-        generation_config=config.generation_config,
-        chat_template=config.chat_template,
-    )
 
 
 @dataclass(frozen=True, slots=True)

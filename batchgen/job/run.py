@@ -5,26 +5,28 @@ from __future__ import annotations
 import hashlib
 import logging
 import time
-from collections.abc import Iterator
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from batchgen.checkpoint.types import Checkpoint
-from batchgen.config import InputConfig, JobConfig
+from batchgen.config import InputConfig, JobConfig, ModelConfig
 from batchgen.core.sequence import Sequence
 from batchgen.engine import Engine
 from batchgen.errors import InvalidInputError, UsageError
 from batchgen.io.ids import SeenIds
-from batchgen.io.readers import count_rows, models_named, open_rows
+from batchgen.io.readers import count_rows, open_rows
 from batchgen.io.reorder import InputOrder
 from batchgen.io.schema import passed_through, result_schema
 from batchgen.io.sink import Sink, claim_output, open_sink
 from batchgen.io.source import is_stream
-from batchgen.job.loading import LoadedEngine, find_checkpoint, load_engine
+from batchgen.job.finding import find_checkpoint, model_of_run, names_of_run
+from batchgen.job.intake import AnyModel, FirstNamedModel
+from batchgen.job.loading import LoadedEngine, load_engine
 from batchgen.job.summary import Counts, Summary, failures_exceed
 from batchgen.job.tracking import Frontend, Tracker
+from batchgen.job.validate import Validation
 from batchgen.progress import Progress, Reporter
 from batchgen.protocol.parse import Parser
 from batchgen.protocol.response import Responder
@@ -47,9 +49,9 @@ def run_job(config: JobConfig, home: Path, reporter: Reporter) -> Summary:
     with claim_output(config.output, config.input.input_file) as place:
         reporter.stage("reading input")
         if config.strict:
-            _refuse_faulty_input(config.input)
+            _refuse_faulty_input(config.input, config.model)
         rows_total = count_rows(config.input)
-        config = replace(config, model=replace(config.model, model=_model_of_run(config)))
+        config = replace(config, model=replace(config.model, model=model_of_run(config.model, config.input)))
         reporter.stage("loading model")
         checkpoint = find_checkpoint(config.model, home)
         loaded = load_engine(checkpoint, config.engine)
@@ -151,14 +153,6 @@ class _Generation:
         )
 
 
-def _model_of_run(config: JobConfig) -> str | None:
-    """The model that the command names, else the one that all lines name which name any; None is the default."""
-    if config.model.model is not None or config.input.ignore_request_model:
-        return config.model.model
-    named = models_named(config.input)
-    return named[0] if len(named) == 1 else None
-
-
 def _frontend(config: JobConfig, loaded: LoadedEngine, responder: Responder) -> Frontend:
     checkpoint, tokenizer = loaded.checkpoint, loaded.tokenizer
     if tokenizer is None:
@@ -169,7 +163,6 @@ def _frontend(config: JobConfig, loaded: LoadedEngine, responder: Responder) -> 
     )
     for name, value in sampling.unsupported().items():
         _logger.warning("the model's generation_config asks for %s=%s, which is not supported yet", name, value)
-    names = {checkpoint.name} | ({config.model.model} if config.model.model is not None else set())
     return Frontend(
         parser=Parser(config.input.lenient),
         tokenizer=tokenizer,
@@ -177,7 +170,7 @@ def _frontend(config: JobConfig, loaded: LoadedEngine, responder: Responder) -> 
         sampling=sampling,
         responder=responder,
         model=checkpoint.name,
-        served=None if config.input.ignore_request_model else frozenset(names),
+        served=None if config.input.ignore_request_model else names_of_run(checkpoint, config.model),
     )
 
 
@@ -197,15 +190,10 @@ def _fingerprint(config: JobConfig, loaded: LoadedEngine) -> dict[str, Any]:
     }
 
 
-def _refuse_faulty_input(config: InputConfig) -> None:
+def _refuse_faulty_input(config: InputConfig, model: ModelConfig) -> None:
     if is_stream(config.input_file):
         raise UsageError("--strict reads the input twice, which standard input does not allow; give a file")
-    if faulty := list(islice(_faulty_lines(config), 10)):
+    models = FirstNamedModel() if model.model is None and not config.ignore_request_model else AnyModel()
+    faults = (found for found in Validation(config, models).faults() if not found.warning)
+    if faulty := [f"  line {found.line}: {found.fault.code}: {found.fault.message}" for found in islice(faults, 10)]:
         raise InvalidInputError("\n".join([f"{config.input_file} has invalid lines; the first of them:", *faulty]))
-
-
-def _faulty_lines(config: InputConfig) -> Iterator[str]:
-    parser = Parser(config.lenient)
-    for row in open_rows(config):
-        for fault in parser.parse(row).faults:
-            yield f"  line {row.line}: {fault.code}: {fault.message}"

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from batchgen.core.scheduler import Refusal
 from batchgen.core.sequence import Sequence
 from batchgen.io.ids import SeenIds
+from batchgen.job.intake import AnyModel, Intake, ServedModels
 from batchgen.protocol.faults import Code, RowFault
 from batchgen.protocol.parse import Parser, custom_id_of
 from batchgen.protocol.request import GenRequest, RawRow
@@ -63,7 +64,8 @@ class Tracker:
     def __init__(self, frontend: Frontend, seen: SeenIds, emit: Emit, window: int) -> None:
         """`window`: rows read at once. Reading pauses while twice as many are under way."""
         self._frontend = frontend
-        self._seen = seen
+        models = AnyModel() if frontend.served is None else ServedModels(frontend.served, frontend.model)
+        self._intake = Intake(frontend.parser, seen, models)
         self._emit = emit
         self._window = window
         self._warned: set[str | None] = set()
@@ -131,27 +133,12 @@ class Tracker:
         return sequences
 
     def _accept(self, row: RawRow) -> GenRequest | RowFault:
-        """The row's request, unless the row itself, an earlier one, or the model it names speaks against it."""
-        custom_id = custom_id_of(row)
-        first = self._seen.first_line(custom_id, row.line) if custom_id is not None else None
-        parsed = self._frontend.parser.parse(row)
+        parsed = self._intake.take(row)
         for warning in parsed.warnings:
             if warning.param not in self._warned:
                 self._warned.add(warning.param)
                 _logger.warning("line %d: %s (said once for each parameter)", row.line, warning.message)
-        if parsed.request is None:
-            return parsed.faults[0]
-        if first is not None:
-            message = f"custom_id {custom_id!r} was used on line {first} already; give each line its own"
-            return RowFault(Code.DUPLICATE_CUSTOM_ID, message, "custom_id")
-        model, served = parsed.request.model, self._frontend.served
-        if model is not None and served is not None and model not in served:
-            message = (
-                f"the line asks for model {model!r}, this run serves {self._frontend.model!r}; "
-                "split the file by model, or run with --ignore-request-model"
-            )
-            return RowFault(Code.MODEL_MISMATCH, message, "body.model")
-        return parsed.request
+        return parsed.faults[0] if parsed.request is None else parsed.request
 
     def _choice(self, pending: _Pending, index: int, sequence: Sequence) -> Choice:
         reason = sequence.finish_reason

@@ -26,7 +26,7 @@ from batchgen.protocol.request import (
     TokenPrompt,
 )
 
-__all__ = ["Parsed", "Parser", "custom_id_of", "shortened"]
+__all__ = ["Parsed", "Parser", "custom_id_of", "model_of", "shortened"]
 
 _BODIES: Mapping[str, type[ChatBody] | type[CompletionBody]] = {
     Endpoint.CHAT: ChatBody,
@@ -108,11 +108,18 @@ def custom_id_of(row: RawRow) -> str | None:
             return None
 
 
+def model_of(row: RawRow) -> str | None:
+    """The model that a row asks for, None where it names none."""
+    body = row.data.get("body") if row.data is not None else None
+    model = body.get("model") if isinstance(body, Mapping) else None
+    return model if isinstance(model, str) else None
+
+
 def shortened(value: Any) -> str:
     """A value for a message: as JSON, on one line, and short."""
     try:
         text = orjson.dumps(value).decode()
-    except TypeError:  # a value that only a Parquet file can hold
+    except TypeError:  # a value that only a Parquet file can hold, or one that is nested deeper than JSON is written
         text = repr(value)
     return text if len(text) <= 60 else f"{text[:57]}..."
 

@@ -1,0 +1,103 @@
+"""The faults of an input, found without running it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from batchgen.checkpoint.types import Checkpoint
+from batchgen.config import InputConfig, ModelConfig
+from batchgen.io.ids import SeenIds
+from batchgen.io.readers import open_rows
+from batchgen.job.finding import find_checkpoint, model_of_run, names_of_run
+from batchgen.job.intake import AnyModel, FirstNamedModel, Intake, ModelRule, ServedModels
+from batchgen.protocol.faults import RowFault
+from batchgen.protocol.parse import Parser, custom_id_of
+from batchgen.protocol.request import GenRequest
+
+__all__ = ["LineFault", "Validation"]
+
+_Check = Callable[[GenRequest], RowFault | None]
+"""What is wrong with a request that is well formed."""
+
+
+@dataclass(frozen=True, slots=True)
+class LineFault:
+    """What is wrong with a line; as a warning, what of it is left out under `lenient`."""
+
+    line: int
+    custom_id: str | None
+    fault: RowFault
+    warning: bool = False
+
+
+@dataclass(slots=True)
+class Validation:
+    """One pass over an input. The counts are those of the lines that were read so far."""
+
+    config: InputConfig
+    models: ModelRule
+    check: _Check | None = None
+    lines: int = 0
+    invalid_lines: int = 0
+    warnings: int = 0
+    by_code: Counter[str] = field(default_factory=Counter)
+    """Faults, of which a line may have several."""
+
+    @classmethod
+    def of(cls, config: InputConfig, model: ModelConfig, max_model_len: int | None, home: Path) -> Validation:
+        """With the checks of text where a model or a tokenizer is named, else of the lines' form alone.
+
+        Raises `UsageError` where the model cannot be found or is not one that we run.
+        """
+        if model.model is None and model.tokenizer is None:
+            return cls(config, AnyModel() if config.ignore_request_model else FirstNamedModel())
+        model = replace(model, model=model_of_run(model, config), load_format="dummy")
+        checkpoint, check = _text_check(model, max_model_len, home)
+        served = ServedModels(names_of_run(checkpoint, model), checkpoint.name)
+        return cls(config, AnyModel() if config.ignore_request_model else served, check)
+
+    def faults(self) -> Iterator[LineFault]:
+        """Every fault of every line, in order. Memory does not grow with the file.
+
+        Raises `UsageError` where the input itself can't be read.
+        """
+        with SeenIds() as seen:
+            intake = Intake(Parser(self.config.lenient), seen, self.models)
+            for row in open_rows(self.config):
+                parsed = intake.take(row)
+                faults = parsed.faults
+                if parsed.request is not None and self.check is not None:
+                    found = self.check(parsed.request)
+                    faults = () if found is None else (found,)
+                self.lines += 1
+                if not faults and not parsed.warnings:
+                    continue
+                self.invalid_lines += bool(faults)
+                self.warnings += len(parsed.warnings)
+                self.by_code.update(fault.code for fault in faults)
+                custom_id = custom_id_of(row)
+                yield from (LineFault(row.line, custom_id, fault) for fault in faults)
+                yield from (LineFault(row.line, custom_id, fault, warning=True) for fault in parsed.warnings)
+
+
+def _text_check(model: ModelConfig, max_model_len: int | None, home: Path) -> tuple[Checkpoint, _Check]:
+    """The model, and what its tokenizer, its template and its context length have against a request."""
+    # The description of a model comes with torch.
+    from batchgen.model.spec import read_spec
+    from batchgen.text.prompt import Prompter
+    from batchgen.text.template import load_template
+    from batchgen.text.tokenizer import load_tokenizer
+
+    checkpoint = find_checkpoint(model, home)
+    spec = read_spec(checkpoint.config)
+    context = min(spec.context_length, max_model_len or spec.context_length)
+    prompter = Prompter(load_tokenizer(checkpoint), load_template(checkpoint), spec.vocab_size, context)
+
+    def check(request: GenRequest) -> RowFault | None:
+        encoded = prompter.encode(request)
+        return encoded if isinstance(encoded, RowFault) else None
+
+    return checkpoint, check
