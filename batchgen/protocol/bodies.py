@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Discriminator, Field, Tag
+from pydantic import Discriminator, Field, Tag, model_validator
 from pydantic_core import PydanticCustomError
+
+from batchgen.protocol.messages import MESSAGE_TAGS, Document, Message, Shape, TemplateVariables, Tool, ToolChoice
 
 __all__ = ["TAGS", "ChatBody", "CompletionBody", "SamplingBody"]
 
-_TEXT, _TEXTS, _IDS, _ID_LISTS, _PARTS = "<text>", "<texts>", "<ids>", "<id lists>", "<parts>"
-TAGS = frozenset({_TEXT, _TEXTS, _IDS, _ID_LISTS, _PARTS})
+_TEXT, _TEXTS, _IDS, _ID_LISTS = "<text>", "<texts>", "<ids>", "<id lists>"
+TAGS = frozenset({_TEXT, _TEXTS, _IDS, _ID_LISTS}) | MESSAGE_TAGS
 """Which form a value has. They stand in the location of an error, beside the names of fields."""
 
 
@@ -35,10 +38,9 @@ def _text_or(form: str, wanted: str) -> Discriminator:
     return Discriminator(form_of, custom_error_type="form_type", custom_error_message=wanted)
 
 
-def _is_text(kind: str) -> str:
-    if kind != "text":
-        raise PydanticCustomError("part", "must be 'text', the only kind of content that is supported")
-    return kind
+def _inconsistent(field: str, words: str) -> PydanticCustomError:
+    """A fault of two fields together, blamed on one of them."""
+    return PydanticCustomError("inconsistent", "{words}", {"field": field, "words": words})
 
 
 TokenId = Annotated[int, Field(ge=0)]
@@ -48,31 +50,7 @@ Limit = Annotated[int, Field(ge=1)]
 Share = Annotated[float, Field(ge=0, le=1)]
 
 
-class _Model(BaseModel):
-    model_config = ConfigDict(strict=True, extra="allow", allow_inf_nan=False)
-
-
-class TextPart(_Model):
-    """A part of a message's content."""
-
-    type: Annotated[str, AfterValidator(_is_text)]
-    text: str
-
-
-class Message(_Model):
-    """A chat message. Further keys are the template's business."""
-
-    role: Annotated[str, Field(min_length=1)]
-    content: (
-        Annotated[
-            Annotated[str, Tag(_TEXT)] | Annotated[list[TextPart], Tag(_PARTS)],
-            _text_or(_PARTS, "must be a string or a list of text parts"),
-        ]
-        | None
-    ) = None
-
-
-class SamplingBody(_Model):
+class SamplingBody(Shape):
     """What both kinds of body share. None: not sent."""
 
     model: str | None = None
@@ -112,6 +90,29 @@ class ChatBody(SamplingBody):
     """The body of /v1/chat/completions."""
 
     messages: Annotated[list[Message], Field(min_length=1)]
+    tools: list[Tool] = Field(default_factory=list)
+    tool_choice: ToolChoice | None = None
+    parallel_tool_calls: bool = True
+    documents: list[Document] = Field(default_factory=list)
+    reasoning_effort: Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"] | None = None
+    chat_template_kwargs: TemplateVariables = Field(default_factory=dict)
+    add_generation_prompt: bool | None = None
+    continue_final_message: bool = False
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        if self.continue_final_message and self.add_generation_prompt:
+            raise _inconsistent("continue_final_message", "excludes add_generation_prompt; send one of the two")
+        if self.tool_choice not in (None, "none", "auto") and not self.tools:
+            raise _inconsistent("tool_choice", "needs tools to choose from; send some under tools")
+        if self.named_tool is not None and self.named_tool not in {tool.function.name for tool in self.tools}:
+            raise _inconsistent("tool_choice", f"names {self.named_tool!r}, which is none of the tools")
+        return self
+
+    @property
+    def named_tool(self) -> str | None:
+        """The function that must be called, None where the choice names none."""
+        return self.tool_choice["function"]["name"] if isinstance(self.tool_choice, Mapping) else None
 
 
 class CompletionBody(SamplingBody):

@@ -24,6 +24,7 @@ from batchgen.protocol.request import (
     SamplingRequest,
     TextPrompt,
     TokenPrompt,
+    ToolUse,
 )
 
 __all__ = ["Parsed", "Parser", "custom_id_of", "model_of", "shortened"]
@@ -41,14 +42,21 @@ _WANTED: Mapping[str, str] = {
     "int_from_float": "must be an integer",
     "int_type": "must be an integer",
     "less_than_equal": "must be at most {le}",
+    "dict_type": "must be an object",
+    "literal_error": "must be {expected}",
     "list_type": "must be a list",
     "model_type": "must be an object",
+    "string_pattern_mismatch": "must match {pattern}",
     "string_too_short": "must not be empty",
     "string_type": "must be a string",
     "too_long": "can have {max_length} entries at most",
     "too_short": "must not be empty",
 }
 """What each of pydantic's errors asks for."""
+_ADVICE: Mapping[str, str] = {
+    "chat_template": "a template is code, which no request may bring: give it with --chat-template"
+}
+"""What to do instead of sending a parameter, where it is not just to remove it."""
 _EXACT_FLOATS = 2.0**53
 """From here on a float no longer tells neighbouring integers apart."""
 
@@ -178,7 +186,7 @@ def _unsupported(body: Mapping[str, Any], fields: frozenset[str]) -> Iterator[tu
         elif not changes_nothing(name, value, body):
             known = is_known(name)
             what = "is not supported with this value" if known else "is no parameter of this url"
-            advice = "remove it" if known else "remove it, or run with --lenient to leave it out"
+            advice = _ADVICE.get(name, "remove it") if known else "remove it, or run with --lenient to leave it out"
             message = f"{path} {what}, found {shortened(value)}; {advice}"
             yield RowFault(Code.UNSUPPORTED_PARAMETER, message, path), known
 
@@ -187,8 +195,7 @@ def _request(row: RawRow, endpoint: Endpoint, body: ChatBody | CompletionBody, s
     custom_id = custom_id_of(row)
     assert custom_id is not None  # the envelope was checked
     if isinstance(body, ChatBody):
-        # As they were sent: a template may use keys that we know nothing of.
-        prompts: tuple[Prompt, ...] = (ChatPrompt(tuple(sent["messages"])),)
+        prompts: tuple[Prompt, ...] = (_chat_prompt(body, sent),)
     else:
         prompts = _prompts(body.prompt)
     return GenRequest(
@@ -215,6 +222,34 @@ def _request(row: RawRow, endpoint: Endpoint, body: ChatBody | CompletionBody, s
     )
 
 
+def _chat_prompt(body: ChatBody, sent: Mapping[str, Any]) -> ChatPrompt:
+    variables = body.chat_template_kwargs
+    if body.reasoning_effort is not None:
+        # Templates that can think or not ask for enable_thinking, those with degrees for the effort.
+        effort = body.reasoning_effort
+        variables = {"enable_thinking": effort != "none"} | variables | {"reasoning_effort": effort}
+    # Messages and tools as they were sent: a template may use keys that we know nothing of.
+    return ChatPrompt(
+        messages=tuple(sent["messages"]),
+        tools=_tools(body, sent) if body.tools else None,
+        documents=tuple(body.documents),
+        variables=variables,
+        add_generation_prompt=not body.continue_final_message and body.add_generation_prompt is not False,
+        continue_final_message=body.continue_final_message,
+    )
+
+
+def _tools(body: ChatBody, sent: Mapping[str, Any]) -> ToolUse:
+    definitions, parallel = tuple(sent["tools"]), body.parallel_tool_calls
+    match body.tool_choice:
+        case "none" | "required" as mode:
+            return ToolUse(definitions, mode, parallel=parallel)
+        case None | "auto":
+            return ToolUse(definitions, parallel=parallel)
+        case _:
+            return ToolUse(definitions, "required", body.named_tool, parallel=False)
+
+
 def _prompts(prompt: str | list[str] | list[int] | list[list[int]]) -> tuple[Prompt, ...]:
     if isinstance(prompt, str):
         return (TextPrompt(prompt),)
@@ -230,7 +265,10 @@ def _translate(detail: ErrorDetails) -> RowFault:
     kind = detail["type"]
     if kind == "missing":
         return _missing(path, "this url needs it")
-    wanted = _WANTED.get(kind, detail["msg"]).format(**detail.get("ctx", {}))
+    if kind == "inconsistent":
+        path = f"{path}.{detail['ctx']['field']}"
+        return RowFault(Code.INVALID_VALUE, f"{path} {detail['msg']}", path)
+    wanted = _WANTED[kind].format(**detail.get("ctx", {})) if kind in _WANTED else detail["msg"]
     typed = kind.endswith("_type") or kind == "int_from_float"
     message = f"{path} {wanted}, found {shortened(detail['input'])}"
     return RowFault(Code.INVALID_TYPE if typed else Code.INVALID_VALUE, message, path)

@@ -5,11 +5,21 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any
+from typing import Any, Literal
 
 from batchgen.protocol.faults import RowFault
 
-__all__ = ["ChatPrompt", "Endpoint", "GenRequest", "Prompt", "RawRow", "SamplingRequest", "TextPrompt", "TokenPrompt"]
+__all__ = [
+    "ChatPrompt",
+    "Endpoint",
+    "GenRequest",
+    "Prompt",
+    "RawRow",
+    "SamplingRequest",
+    "TextPrompt",
+    "TokenPrompt",
+    "ToolUse",
+]
 
 
 class Endpoint(StrEnum):
@@ -34,10 +44,32 @@ class RawRow:
 
 
 @dataclass(frozen=True, slots=True)
+class ToolUse:
+    """Tools that the model may or must call."""
+
+    definitions: tuple[Mapping[str, Any], ...]
+    """In the request format's shape, `{"type": "function", "function": {...}}`; at least one."""
+    mode: Literal["none", "auto", "required"] = "auto"
+    name: str | None = None
+    """The function that must be called; None: any. Only with `required`."""
+    parallel: bool = True
+    """Whether one answer may hold several calls."""
+
+
+@dataclass(frozen=True, slots=True)
 class ChatPrompt:
     """Messages for the model's chat template."""
 
     messages: tuple[Mapping[str, Any], ...]
+    tools: ToolUse | None = None
+    """None where the request brings none."""
+    documents: tuple[Mapping[str, Any], ...] = ()
+    variables: Mapping[str, Any] = field(default_factory=dict)
+    """Further names for the template."""
+    add_generation_prompt: bool = True
+    """End where the assistant's answer begins."""
+    continue_final_message: bool = False
+    """End where the last message ends, without closing it, so that the answer continues it."""
 
 
 @dataclass(frozen=True, slots=True)

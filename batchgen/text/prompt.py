@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence as SequenceOf
 from dataclasses import dataclass
+from typing import Any
 
 from batchgen.protocol.faults import Code, RowFault
 from batchgen.protocol.request import ChatPrompt, GenRequest, Prompt, TextPrompt, TokenPrompt
@@ -13,6 +14,8 @@ from batchgen.text.tokenizer import Tokenizer
 
 __all__ = ["Prompter"]
 
+_END = "BATCHGENCONTINUESHERE"
+"""Marks where a message ends until its template is rendered."""
 _NO_TOKENIZER = "the model has no tokenizer; name one with --tokenizer"
 
 
@@ -61,9 +64,11 @@ class Prompter:
         if self.template is None:
             advice = "give one with --chat-template, or send plain prompts to /v1/completions"
             return RowFault(Code.INVALID_CHAT_TEMPLATE_INPUT, f"the model has no chat template; {advice}", path)
+        if (unused := _unused(prompt, self.template)) is not None:
+            return unused
         try:
             messages = fit_messages(prompt.messages, self.template)
-            return messages if isinstance(messages, RowFault) else self.template.render(messages)
+            return messages if isinstance(messages, RowFault) else _rendered(prompt, messages, self.template)
         except Exception as error:  # noqa: BLE001 - a template is foreign code: whatever it raises is this row's fault
             said = str(error) or type(error).__name__
             return RowFault(Code.INVALID_CHAT_TEMPLATE_INPUT, f"the chat template refused the messages: {said}", path)
@@ -82,3 +87,44 @@ class Prompter:
             )
             return RowFault(Code.CONTEXT_LENGTH_EXCEEDED, message, path)
         return None
+
+
+def _unused(prompt: ChatPrompt, template: ChatTemplate) -> RowFault | None:
+    """A fault where the template would leave out what the model is to read."""
+    tools = prompt.tools is not None and prompt.tools.mode != "none"
+    for name, given in (("tools", tools), ("documents", bool(prompt.documents))):
+        if given and not template.names(name):
+            message = f"the model's chat template has no place for {name}; give one that has with --chat-template"
+            return RowFault(Code.INVALID_CHAT_TEMPLATE_INPUT, message, f"body.{name}")
+    return None
+
+
+def _rendered(prompt: ChatPrompt, messages: list[dict[str, Any]], template: ChatTemplate) -> str:
+    """The text of a chat. Raises what the template raises, and `ValueError` where it drops the end of a message that
+    is to be continued."""
+    if prompt.continue_final_message:
+        _mark_end(messages[-1])
+    rendered = template.render(
+        messages,
+        tools=prompt.tools.definitions if prompt.tools is not None else None,
+        documents=prompt.documents or None,
+        add_generation_prompt=prompt.add_generation_prompt,
+        variables=prompt.variables,
+    )
+    if not prompt.continue_final_message:
+        return rendered
+    before, found, after = rendered.rpartition(_END)
+    if not found:
+        raise ValueError("it leaves out the end of the last message, which continue_final_message is to continue")
+    # A template that trims messages has trimmed the space after the mark, and would have trimmed those before it.
+    return before if after.startswith(" ") else before.rstrip()
+
+
+def _mark_end(message: dict[str, Any]) -> None:
+    content = message["content"]
+    if isinstance(content, str):
+        message["content"] = f"{content}{_END} "
+    elif content:
+        content[-1]["text"] += f"{_END} "
+    else:
+        raise ValueError("the last message has no text that continue_final_message could continue")

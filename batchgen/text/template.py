@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from collections.abc import Sequence as SequenceOf
 from datetime import datetime
 from functools import cached_property
+from types import MappingProxyType
 from typing import Any, NoReturn
 
 from jinja2 import TemplateError, TemplateSyntaxError, nodes
@@ -42,17 +44,31 @@ class ChatTemplate:
                 f"the chat template cannot be compiled: line {error.lineno}: {error.message}; "
                 "give another with --chat-template"
             ) from error
+        self._source = source
         self._variables = dict(variables)
 
-    def render(self, messages: SequenceOf[Mapping[str, Any]]) -> str:
-        """The prompt for these messages, up to where the assistant's answer begins.
+    def render(
+        self,
+        messages: SequenceOf[Mapping[str, Any]],
+        *,
+        tools: SequenceOf[Mapping[str, Any]] | None = None,
+        documents: SequenceOf[Mapping[str, Any]] | None = None,
+        add_generation_prompt: bool = True,
+        variables: Mapping[str, Any] = MappingProxyType({}),
+    ) -> str:
+        """The prompt for these messages, up to where the assistant's answer begins, or to the last message's end.
 
         Raises whatever the template raises: `jinja2.TemplateError`, or any error of the operations in it.
         """
-        # The names that transformers passes. tools and documents are there, and none.
+        # The names that transformers passes. tools and documents are there also where there are none.
+        names = self._variables | dict(variables)
         return self._template.render(
-            messages=messages, tools=None, documents=None, add_generation_prompt=True, **self._variables
+            **names, messages=messages, tools=tools, documents=documents, add_generation_prompt=add_generation_prompt
         )
+
+    def names(self, word: str) -> bool:
+        """Whether the template speaks of a role or a variable."""
+        return re.search(rf"\b{word}\b", self._source) is not None
 
     @cached_property
     def takes_text(self) -> bool:
