@@ -43,6 +43,10 @@ def prompt_of(source: str, chat: ChatPrompt) -> str | RowFault:
     return encoded if isinstance(encoded, RowFault) else tokenizer.decode(encoded[0], skip_special_tokens=False)
 
 
+def part(text: str) -> dict[str, str]:
+    return {"type": "text", "text": text}
+
+
 def chat(content: object = "hi", role: str = "user", **settings: Any) -> ChatPrompt:
     return ChatPrompt(({"role": role, "content": content},), **settings)
 
@@ -51,8 +55,8 @@ def test_calls_in_the_history() -> None:
     asked, told = fitted(
         TEXT,
         {"role": "assistant", "content": None, "tool_calls": [CALL]},
-        {"role": "tool", "tool_call_id": "c1", "content": [{"type": "text", "text": "3"}, {"type": "text", "text": "4"}]},
-    )  # fmt: skip
+        {"role": "tool", "tool_call_id": "c1", "content": [part("3"), part("4")]},
+    )
     assert asked["content"] == ""
     assert asked["tool_calls"] == [CALL | {"function": {"name": "add", "arguments": {"a": [1, 2]}}}]
     assert told == {"role": "tool", "tool_call_id": "c1", "content": "3\n4"}
@@ -68,15 +72,13 @@ def test_arguments_are_objects_where_they_can_be(sent: object, seen: object) -> 
 
 
 def test_what_is_null_or_empty_is_not_there() -> None:
-    message = {"role": "assistant", "content": "a", "tool_calls": [], "refusal": None, "name": None}
+    message: dict[str, Any] = {"role": "assistant", "content": "a", "tool_calls": [], "refusal": None, "name": None}
     assert fitted(TEXT, message) == [{"role": "assistant", "content": "a"}]
 
 
 def test_tools_answer_in_text_also_where_users_send_parts() -> None:
-    user, tool = fitted(
-        PARTS, {"role": "user", "content": "a"}, {"role": "tool", "content": [{"type": "text", "text": "b"}]}
-    )
-    assert user["content"] == [{"type": "text", "text": "a"}]
+    user, tool = fitted(PARTS, {"role": "user", "content": "a"}, {"role": "tool", "content": [part("b")]})
+    assert user["content"] == [part("a")]
     assert tool["content"] == "b"
 
 
@@ -118,8 +120,8 @@ def test_a_message_is_continued_as_by_transformers(source: str, content: str) ->
 
 
 def test_the_last_part_is_continued() -> None:
-    parts = [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]
-    settings = {"add_generation_prompt": False, "continue_final_message": True}
+    parts = [part("a"), part("b")]
+    settings: dict[str, Any] = {"add_generation_prompt": False, "continue_final_message": True}
     assert prompt_of(PARTS + "!", chat(parts, **settings)) == "ab"
     fault = prompt_of(PARTS, chat([], **settings))
     assert isinstance(fault, RowFault)
