@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from array import array
+from collections import Counter
 from collections.abc import Sequence as SequenceOf
 from dataclasses import dataclass
 from hashlib import blake2b
 
 from batchgen.core.kv_manager import KVManager
+from batchgen.core.logprobs import TokenLogprobs
 from batchgen.core.prefix_index import PrefixIndex
 from batchgen.core.sampling import SamplingParams
 from batchgen.core.scheduler import Refusal, Scheduler
@@ -21,10 +24,25 @@ def history_after(history: bytes, token: int) -> bytes:
     return blake2b(history + token.to_bytes(8, "little"), digest_size=8).digest()
 
 
-def next_token(history: bytes, params: SamplingParams) -> int:
+def next_token(history: bytes, params: SamplingParams, allowed: SequenceOf[int] = range(VOCAB)) -> int:
     """The fake model: a function of everything before and of the request's own settings."""
     digest = blake2b(history + params.seed.to_bytes(8, "little"), digest_size=8).digest()
-    return int.from_bytes(digest, "little") % VOCAB
+    return allowed[int.from_bytes(digest, "little") % len(allowed)]
+
+
+def fake_logprobs(history: bytes, token: int) -> TokenLogprobs:
+    """What the fake model says of a token after a history."""
+    return TokenLogprobs(token, -float(int.from_bytes(history_after(history, token), "little")), 1)
+
+
+def hidden_state(history: bytes) -> float:
+    """The fake model's one hidden value at the last token of a history."""
+    return float(int.from_bytes(history[:4], "little"))
+
+
+def mask_of(allowed: SequenceOf[int]) -> bytes:
+    """A guide's mask that allows these tokens."""
+    return sum(1 << token for token in set(allowed)).to_bytes(-(-VOCAB // 32) * 4, "little")
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,8 +77,37 @@ class FakeRunner:
         self._write(plan)
         self.steps += 1
         self.computed_tokens += plan.num_tokens
-        histories = [(self._read(s), s.sampling) for s in plan.scheduled]
-        return StepResult([next_token(history, params) for history, params in histories if params is not None])
+        for s in plan.scheduled:
+            self._read(s)
+        tokens = [self._choose(s, s.sampling) for s in plan.scheduled if s.sampling is not None]
+        return StepResult(
+            tokens,
+            [
+                fake_logprobs(self._history(s, s.stop - 1), token) if s.sampling and s.sampling.logprobs else None
+                for s, token in zip(plan.sampled, tokens, strict=True)
+            ],
+            [
+                [fake_logprobs(self._history(s, p), token) for p, token in enumerate(span.tokens, start=span.start)]
+                for s, span in plan.scored
+            ],
+            [
+                array(
+                    "d",
+                    [sum((hidden_state(self._history(s, p)) for p in range(span.start, s.stop)), *span.so_far or ())],
+                )
+                for s, span in plan.pooled
+            ],
+        )
+
+    def _choose(self, s: ScheduledSequence, params: SamplingParams) -> int:
+        mask = None if s.guide is None else s.guide.mask()
+        allowed = [token for token in range(VOCAB) if mask is None or mask[token // 8] >> token % 8 & 1]
+        if s.counts is not None:
+            context = [self._slots[self._slot(s, position)].token for position in range(s.stop)]
+            generated = Counter(context[s.stop - sum(s.counts.generated) :])
+            expected = {token: generated[token] for token in (generated if params.repetition_penalty == 1 else context)}
+            assert dict(zip(s.counts.ids, s.counts.generated, strict=True)) == expected, "counts of another context"
+        return next_token(self._history(s, s.stop - 1), params, [t for t in allowed if t not in s.banned])
 
     def close(self) -> None:
         self._slots.clear()
@@ -75,6 +122,15 @@ class FakeRunner:
             assert len(s.block_table) * capacity.block_size >= s.stop, "the table does not cover the tokens"
             assert len(set(s.block_table)) == len(s.block_table), "a block twice in one table"
             assert all(0 <= block < capacity.num_blocks for block in s.block_table)
+            if s.scored is not None:
+                assert s.start <= s.scored.start
+                assert s.scored.tokens
+                assert s.scored.start + len(s.scored.tokens) <= s.stop, "a position is scored that is not computed"
+            if s.pooled is not None:
+                assert s.start <= s.pooled.start < s.stop
+        assert sum(s.rows for s in plan.scheduled) <= capacity.max_num_seqs, (
+            "more rows of logits than there is room for"
+        )
         written = [
             block
             for s in plan.scheduled
@@ -139,4 +195,16 @@ def scheduler_for(capacity: Capacity, index: PrefixIndex | None) -> tuple[Schedu
     return Scheduler(capacity, kv), kv
 
 
-__all__ = ["VOCAB", "FakeRunner", "Refusal", "Sequence", "expected_output", "next_token", "scheduler_for"]
+__all__ = [
+    "VOCAB",
+    "FakeRunner",
+    "Refusal",
+    "Sequence",
+    "expected_output",
+    "fake_logprobs",
+    "hidden_state",
+    "history_after",
+    "mask_of",
+    "next_token",
+    "scheduler_for",
+]

@@ -90,13 +90,13 @@ class KVManager:
     def match(self, sequence: Sequence) -> Match:
         """The longest run of full blocks from the sequence's start that the cache holds.
 
-        At least one token is left to compute, since its logits choose the next one.
+        At least one token is left to compute, and all from which something is still to be read.
         """
         if self._index is None:
             return Match(())
         found: list[Entry] = []
         entry: Entry | None = None
-        for number in range((sequence.length - 1) // self.block_size):
+        for number in range(sequence.reusable // self.block_size):
             entry = self._index.find(entry, self._tokens(sequence, number))
             if entry is None:
                 break

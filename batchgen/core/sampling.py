@@ -13,10 +13,14 @@ class SamplingParams:
 
     Every value is final: defaults of the request format, of the model's `generation_config.json` and of the run have
     been applied, and ranges were checked, before an instance is made.
+
+    Logits are changed before a token is chosen, in this order: the mask of the sequence's guide, `logit_bias`,
+    `min_tokens`, `repetition_penalty`, `frequency_penalty` and `presence_penalty`. `ops.Program.sample` has the
+    formulas. The log-probabilities that a result carries are those of the logits before any of it.
     """
 
     max_tokens: int
-    """Tokens to generate at most, at least 1."""
+    """Tokens to generate at most; 0 only scores or embeds the prompt."""
     temperature: float = 1.0
     """Logits are divided by this before sampling; 0 is greedy (arg-max, the lowest id wins a tie)."""
     top_p: float = 1.0
@@ -29,14 +33,35 @@ class SamplingParams:
     """Key of the counter-based generator, in [0, 2**64). One draw uses (seed, position of the drawn token)."""
     stop_token_ids: frozenset[int] = frozenset()
     """A token of this set ends the sequence. It includes the model's end tokens unless the request ignores them."""
+    frequency_penalty: float = 0.0
+    """Taken off a token's logit once for each time that it was generated."""
+    presence_penalty: float = 0.0
+    """Taken off a token's logit if it was generated."""
+    repetition_penalty: float = 1.0
+    """Divides the logit, or multiplies it where it is negative, of each token of the prompt and the output."""
+    logit_bias: tuple[tuple[int, float], ...] = ()
+    """(token id, what is added to its logit); no id twice."""
+    min_tokens: int = 0
+    """No token of `stop_token_ids` is chosen before so many tokens were generated. At most `max_tokens`."""
+    logprobs: int | None = None
+    """How many of the most probable tokens are reported beside each generated one; None: no log-probabilities."""
+    prompt_logprobs: int | None = None
+    """The same for each token of the prompt but the first."""
 
     def __post_init__(self) -> None:
-        if self.max_tokens < 1:
-            raise ValueError(f"max_tokens must be at least 1, got {self.max_tokens}")
+        if not 0 <= self.min_tokens <= self.max_tokens:
+            raise ValueError(f"need 0 <= min_tokens <= max_tokens, got {self.min_tokens} and {self.max_tokens}")
         if not 0 <= self.seed < 1 << 64:
             raise ValueError(f"seed must be in [0, 2**64), got {self.seed}")
+        if not self.repetition_penalty > 0.0:
+            raise ValueError(f"repetition_penalty must be above 0, got {self.repetition_penalty}")
 
     @property
     def greedy(self) -> bool:
-        """Whether the next token is the arg-max of the logits."""
+        """Whether the next token is the arg-max of the changed logits."""
         return self.temperature == 0.0 or self.top_p == 0.0 or self.top_k == 1
+
+    @property
+    def penalised(self) -> bool:
+        """Whether the choice depends on how often tokens occurred before."""
+        return self.repetition_penalty != 1.0 or self.frequency_penalty != 0.0 or self.presence_penalty != 0.0

@@ -6,9 +6,10 @@ from collections import deque
 from dataclasses import dataclass
 
 from batchgen.core.kv_manager import KVManager
+from batchgen.core.logprobs import TokenCounts
 from batchgen.core.ordering import victim
-from batchgen.core.sequence import FinishReason, Sequence, Status
-from batchgen.core.step import Capacity, ScheduledSequence, StepPlan, StepResult
+from batchgen.core.sequence import FinishReason, Pooling, Sequence, Status
+from batchgen.core.step import Capacity, PooledSpan, ScheduledSequence, ScoredSpan, StepPlan, StepResult
 
 __all__ = ["Refusal", "Scheduler", "SchedulerStats"]
 
@@ -64,7 +65,7 @@ class Scheduler:
     def add(self, sequence: Sequence) -> Refusal | None:
         """Queue a sequence, or say why it can never run. Its id must be new."""
         # The last token that is generated needs no place: nothing is computed after it.
-        needed = self._kv.blocks_for(len(sequence.prompt) + sequence.params.max_tokens - 1)
+        needed = self._kv.blocks_for(len(sequence.prompt) + max(0, sequence.params.max_tokens - 1))
         if needed > self._kv.num_blocks:
             return Refusal(sequence, needed, self._kv.num_blocks, self._kv.block_size)
         if sequence.seq_id in self._by_id:
@@ -83,17 +84,20 @@ class Scheduler:
             raise RuntimeError("the last plan was not committed")
         planned: list[ScheduledSequence] = []
         budget = self._capacity.max_num_batched_tokens
+        # Of the rows of logits one is kept for each running sequence, so that all of them move on.
+        rows = self._capacity.max_num_seqs - len(self._running)
         preempted_before = self._preemptions
         while len(planned) < len(self._running) and budget > 0:
             sequence = self._running[len(planned)]
-            stop = min(sequence.length, sequence.computed + budget)
+            stop = _stop(sequence, budget, rows + 1)
             if not self._make_room(sequence, stop):
                 break
             planned.append(self._plan(sequence, stop))
             budget -= stop - sequence.computed
+            rows -= planned[-1].rows - 1
         # Sequences behind the budget stay for the next step, and nobody is admitted past them.
         if len(planned) == len(self._running) and self._preemptions == preempted_before:
-            self._admit(planned, budget)
+            self._admit(planned, budget, rows)
         if planned:
             self._outstanding = StepPlan(tuple(planned))
         return self._outstanding
@@ -104,23 +108,27 @@ class Scheduler:
             raise ValueError("the plan is not the one that schedule() returned last")
         self._outstanding = None
         for scheduled in plan.scheduled:
-            self._by_id[scheduled.seq_id].computed = scheduled.stop
-        finished: list[Sequence] = []
-        for scheduled, token in zip(plan.sampled, result.tokens, strict=True):
             sequence = self._by_id[scheduled.seq_id]
-            sequence.output.append(token)
-            sequence.finish_reason = _finish_reason(sequence, token)
-            if sequence.finish_reason is not None:
-                sequence.status = Status.FINISHED
-                self._kv.release(sequence)
-                self._kv.forget(sequence)
-                del self._by_id[sequence.seq_id]
-                finished.append(sequence)
+            sequence.computed = scheduled.stop
+            sequence.reached = max(sequence.reached, scheduled.stop)
+        for (scheduled, _), scores in zip(plan.scored, result.scores, strict=True):
+            self._by_id[scheduled.seq_id].prompt_logprobs += scores
+        for (scheduled, _), pooled in zip(plan.pooled, result.pooled, strict=True):
+            self._by_id[scheduled.seq_id].pooled = pooled
+        logprobs = result.logprobs or [None] * len(plan.sampled)
+        for scheduled, token, logprob in zip(plan.sampled, result.tokens, logprobs, strict=True):
+            sequence = self._by_id[scheduled.seq_id]
+            if logprob is not None:
+                sequence.logprobs.append(logprob)
+            if not self._append(sequence, token):
+                self._append_forced(sequence)
+        finished = [sequence for s in plan.scheduled if _is_complete(sequence := self._by_id[s.seq_id])]
+        for sequence in finished:
+            self._finish(sequence)
         if finished:
             self._running = [sequence for sequence in self._running if sequence.status is Status.RUNNING]
         self._steps += 1
         self._computed += plan.num_tokens
-        self._generated += len(plan.sampled)
         return finished
 
     def stats(self) -> SchedulerStats:
@@ -159,8 +167,8 @@ class Scheduler:
         self._preemptions += 1
         self._waiting.appendleft(sequence)
 
-    def _admit(self, planned: list[ScheduledSequence], budget: int) -> None:
-        while self._waiting and budget > 0 and len(self._running) < self._capacity.max_num_seqs:
+    def _admit(self, planned: list[ScheduledSequence], budget: int, rows: int) -> None:
+        while self._waiting and min(budget, rows) > 0 and len(self._running) < self._capacity.max_num_seqs:
             sequence = self._waiting[0]
             match = self._kv.match(sequence)
             # All blocks of the known tokens are reserved at once, so that a prompt in chunks never waits halfway. One
@@ -177,23 +185,89 @@ class Scheduler:
                 self._cached += sequence.cached
             sequence.status = Status.RUNNING
             self._running.append(sequence)
-            stop = min(sequence.length, sequence.computed + budget)
+            stop = _stop(sequence, budget, rows)
             planned.append(self._plan(sequence, stop))
             budget -= stop - sequence.computed
+            rows -= planned[-1].rows
 
     def _plan(self, sequence: Sequence, stop: int) -> ScheduledSequence:
         self._kv.publish(sequence, stop)
+        params = sequence.params
+        samples = stop == sequence.length and params.max_tokens > 0
+        if samples and params.penalised and sequence.counts is None:
+            # Only repetition_penalty looks at the prompt.
+            sequence.counts = TokenCounts(() if params.repetition_penalty == 1.0 else sequence.prompt)
         return ScheduledSequence(
             seq_id=sequence.seq_id,
             start=sequence.computed,
             tokens=sequence.tokens(sequence.computed, stop),
             block_table=tuple(self._kv.table(sequence)),
-            sampling=sequence.params if stop == sequence.length else None,
+            sampling=params if samples else None,
+            guide=sequence.guide,
+            counts=sequence.counts,
+            banned=params.stop_token_ids if len(sequence.output) < params.min_tokens else frozenset(),
+            scored=_scored(sequence, stop),
+            pooled=_pooled(sequence, stop),
         )
+
+    def _append(self, sequence: Sequence, token: int) -> bool:
+        """Append a token; whether it ends the sequence."""
+        sequence.output.append(token)
+        self._generated += 1
+        if sequence.counts is not None:
+            sequence.counts.push(token)
+        if sequence.guide is not None:
+            sequence.guide.push(token)
+        sequence.finish_reason = _finish_reason(sequence, token)
+        return sequence.finish_reason is not None
+
+    def _append_forced(self, sequence: Sequence) -> None:
+        """Append what the guide leaves no choice about: those tokens are computed together in the next step.
+
+        Not where log-probabilities are wanted, since each needs the logits before it.
+        """
+        if sequence.guide is not None and sequence.params.logprobs is None:
+            for token in sequence.guide.forced():
+                if self._append(sequence, token):
+                    return
+
+    def _finish(self, sequence: Sequence) -> None:
+        sequence.finish_reason = sequence.finish_reason or FinishReason.LENGTH
+        sequence.status = Status.FINISHED
+        sequence.counts = None
+        self._kv.release(sequence)
+        self._kv.forget(sequence)
+        del self._by_id[sequence.seq_id]
+
+
+def _stop(sequence: Sequence, budget: int, rows: int) -> int:
+    """Where the next chunk ends that keeps to a budget of tokens and of rows of logits, both at least 1."""
+    stop = min(sequence.length, sequence.computed + budget)
+    # Each position that was not reached before takes a row, the last one for the next token.
+    return stop if sequence.params.prompt_logprobs is None else min(stop, sequence.reached + rows)
+
+
+def _scored(sequence: Sequence, stop: int) -> ScoredSpan | None:
+    top, last = sequence.params.prompt_logprobs, min(stop, len(sequence.prompt) - 1)
+    if top is None or sequence.reached >= last:
+        return None
+    return ScoredSpan(sequence.reached, sequence.prompt[sequence.reached + 1 : last + 1], top)
+
+
+def _pooled(sequence: Sequence, stop: int) -> PooledSpan | None:
+    if sequence.pooling is Pooling.MEAN and sequence.reached < stop:
+        return PooledSpan(sequence.reached, sequence.pooled)
+    return PooledSpan(stop - 1, None) if sequence.pooling is Pooling.LAST and stop == sequence.length else None
+
+
+def _is_complete(sequence: Sequence) -> bool:
+    scored_only = sequence.params.max_tokens == 0 and sequence.computed == sequence.length
+    return sequence.finish_reason is not None or scored_only
 
 
 def _finish_reason(sequence: Sequence, token: int) -> FinishReason | None:
     found = sequence.probe is not None and sequence.probe.push(token)
-    if found or token in sequence.params.stop_token_ids:
+    params, generated = sequence.params, len(sequence.output)
+    if generated >= params.min_tokens and (found or token in params.stop_token_ids):
         return FinishReason.STOP
-    return FinishReason.LENGTH if len(sequence.output) == sequence.params.max_tokens else None
+    return FinishReason.LENGTH if generated == params.max_tokens else None

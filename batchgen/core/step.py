@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Sequence as SequenceOf
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Protocol
 
+from batchgen.core.logprobs import TokenCounts, TokenLogprobs
 from batchgen.core.sampling import SamplingParams
+from batchgen.core.sequence import TokenGuide
 
-__all__ = ["Capacity", "ModelRunner", "ScheduledSequence", "StepPlan", "StepResult"]
+__all__ = ["Capacity", "ModelRunner", "PooledSpan", "ScheduledSequence", "ScoredSpan", "StepPlan", "StepResult"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,9 +24,31 @@ class Capacity:
     block_size: int
     """Tokens a block holds."""
     max_num_seqs: int
-    """Sequences in one step, at most."""
+    """Sequences in one step, at most; also the bound of positions whose logits are wanted."""
     max_num_batched_tokens: int
     """Tokens in one step, at most; at least max_num_seqs."""
+
+
+@dataclass(frozen=True, slots=True)
+class ScoredSpan:
+    """Prompt tokens whose log-probabilities are wanted."""
+
+    start: int
+    """The logits of positions [start, start + len(tokens)) are read; the step computes all of them."""
+    tokens: SequenceOf[int]
+    """tokens[i] is the prompt's token at position start + i + 1."""
+    top: int
+    """Report so many of the most probable tokens beside each."""
+
+
+@dataclass(frozen=True, slots=True)
+class PooledSpan:
+    """Positions whose hidden states, after the final norm, are added up one by one."""
+
+    start: int
+    """From here to the last token that the step computes."""
+    so_far: array[float] | None
+    """The sum before, doubles; None: nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,11 +65,24 @@ class ScheduledSequence:
     """Block ids; block_table[p // block_size] holds position p. Covers at least start + len(tokens) positions."""
     sampling: SamplingParams | None
     """How to choose the token that follows the last one, or None where no token is wanted yet."""
+    guide: TokenGuide | None = None
+    """Whose mask the next token has to keep to."""
+    counts: TokenCounts | None = None
+    """The context, where `sampling` has penalties."""
+    banned: frozenset[int] = frozenset()
+    """Tokens that must not come next."""
+    scored: ScoredSpan | None = None
+    pooled: PooledSpan | None = None
 
     @property
     def stop(self) -> int:
         """Position after the last token: the context length that the last token sees, itself included."""
         return self.start + len(self.tokens)
+
+    @property
+    def rows(self) -> int:
+        """Positions whose logits are wanted."""
+        return (self.sampling is not None) + (0 if self.scored is None else len(self.scored.tokens))
 
 
 @dataclass(frozen=True)
@@ -63,6 +101,16 @@ class StepPlan:
         """The scheduled sequences that want a next token, in plan order."""
         return tuple(s for s in self.scheduled if s.sampling is not None)
 
+    @cached_property
+    def scored(self) -> tuple[tuple[ScheduledSequence, ScoredSpan], ...]:
+        """The scheduled sequences whose prompt is scored, in plan order."""
+        return tuple((s, s.scored) for s in self.scheduled if s.scored is not None)
+
+    @cached_property
+    def pooled(self) -> tuple[tuple[ScheduledSequence, PooledSpan], ...]:
+        """The scheduled sequences that are embedded, in plan order."""
+        return tuple((s, s.pooled) for s in self.scheduled if s.pooled is not None)
+
 
 @dataclass(frozen=True, slots=True)
 class StepResult:
@@ -70,6 +118,12 @@ class StepResult:
 
     tokens: SequenceOf[int]
     """The chosen next token of each of `plan.sampled`, in that order."""
+    logprobs: SequenceOf[TokenLogprobs | None] = ()
+    """Of those tokens, where their `sampling.logprobs` asks for it; empty where none does."""
+    scores: SequenceOf[SequenceOf[TokenLogprobs]] = ()
+    """For each of `plan.scored` those of its span's tokens."""
+    pooled: SequenceOf[array[float]] = ()
+    """For each of `plan.pooled` the sum up to the end of its span."""
 
 
 class ModelRunner(Protocol):

@@ -10,10 +10,11 @@ from batchgen.checkpoint.types import Checkpoint, GGUFWeights
 from batchgen.config import EngineConfig
 from batchgen.core.step import Capacity, StepPlan, StepResult
 from batchgen.errors import UsageError
-from batchgen.model.batch import make_batch, sampling_rows
+from batchgen.model.batch import make_batch
 from batchgen.model.decoder import record_decoder
 from batchgen.model.gguf_weights import QUANTIZED
 from batchgen.model.machine import free_memory, usable_cores
+from batchgen.model.sampling import read_logprobs, sampling_rows
 from batchgen.model.sizing import size_cache
 from batchgen.model.spec import read_spec
 from batchgen.model.weights import open_weights
@@ -68,9 +69,11 @@ class Runner:
         if self._program is None or self._logits is None:
             raise RuntimeError("the runner is closed")
         self._program.run(make_batch(plan, self._block_size))
-        if not plan.sampled:
-            return StepResult(())
-        return StepResult(self._program.sample(self._logits, sampling_rows(plan, self.vocab_size)).tolist())
+        tokens: list[int] = []
+        if plan.sampled:
+            tokens = self._program.sample(self._logits, sampling_rows(plan, self.vocab_size)).tolist()
+        logprobs, scores = read_logprobs(self._program, self._logits, plan, tokens)
+        return StepResult(tokens, logprobs, scores)
 
     def close(self) -> None:
         """Give back weights, keys and values."""

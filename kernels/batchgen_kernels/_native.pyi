@@ -32,6 +32,23 @@ class Linear:
 
 class Rotary: ...
 
+class Changes:
+    def __init__(
+        self,
+        mask_of: Ints,
+        masks: npt.NDArray[np.uint32],
+        bias_start: Ints,
+        bias_ids: Ints,
+        bias: Floats,
+        context_start: Ints,
+        context_ids: Ints,
+        context_counts: Ints,
+        repetition: Floats,
+        frequency: Floats,
+        presence: Floats,
+        /,
+    ) -> None: ...
+
 class Cache:
     def numpy(self) -> tuple[Floats, Floats]: ...
 
@@ -84,5 +101,9 @@ class Program:
         min_p: Floats,
         seed: npt.NDArray[np.uint64],
         position: npt.NDArray[np.int64],
+        changes: Changes | None,
     ) -> Ints: ...
+    def logprobs(
+        self, logits: Buffer, row: Ints, token: Ints, logprob: Floats, rank: Ints, top_ids: Ints, top_logprobs: Floats
+    ) -> None: ...
     def times(self) -> list[tuple[str, int, int]]: ...

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
 from typing import cast
 
 import numpy as np
@@ -150,9 +151,31 @@ class NativeProgram:
         )
 
     def sample(self, logits: ops.Buffer, rows: ops.SamplingRows) -> npt.NDArray[np.int32]:
+        changes = None
+        if (c := rows.changes) is not None:
+            changes = _native.Changes(*(getattr(c, field.name) for field in fields(c)))
         return self._program.sample(
-            _buffer(logits), rows.temperature, rows.top_k, rows.top_p, rows.min_p, rows.seed, rows.position
+            _buffer(logits), rows.temperature, rows.top_k, rows.top_p, rows.min_p, rows.seed, rows.position, changes
         )
+
+    def logprobs(self, logits: ops.Buffer, rows: ops.LogprobRows) -> ops.Logprobs:
+        count = len(rows.row)
+        answer = ops.Logprobs(
+            logprob=np.empty(count, np.float32),
+            rank=np.empty(count, np.int32),
+            top_ids=np.empty((count, rows.top), np.int32),
+            top_logprobs=np.empty((count, rows.top), np.float32),
+        )
+        self._program.logprobs(
+            _buffer(logits),
+            rows.row,
+            rows.token,
+            answer.logprob,
+            answer.rank,
+            answer.top_ids,
+            answer.top_logprobs,
+        )
+        return answer
 
 
 def _floats(tensor: torch.Tensor) -> npt.NDArray[np.float32]:

@@ -1,11 +1,14 @@
-"""The draw of the next token, as `ops.Program.sample` defines it: float64 NumPy, the oracle of the native one."""
+"""The draw of the next token, as `ops.Program.sample` defines it, and log-probabilities: float64 NumPy, the oracle of
+the native ones."""
 
 from __future__ import annotations
 
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["choose", "philox"]
+from batchgen_kernels.ops import LogitChanges, LogprobRows, Logprobs, SamplingRows
+
+__all__ = ["changed", "choose", "philox", "read_logprobs", "sample_rows"]
 
 _ROUNDS = 10
 _MULTIPLIERS = np.array([0xD2511F53, 0xCD9E8D57], dtype=np.uint64)
@@ -25,6 +28,64 @@ def philox(counter: npt.NDArray[np.uint64], key: npt.NDArray[np.uint64]) -> npt.
         first, second = c0 * _MULTIPLIERS[0], c2 * _MULTIPLIERS[1]
         c0, c1, c2, c3 = (second >> _HALF) ^ c1 ^ k0, second & _LOW, (first >> _HALF) ^ c3 ^ k1, first & _LOW
     return np.stack([c0, c1, c2, c3], axis=-1)
+
+
+def sample_rows(logits: npt.NDArray[np.float32], rows: SamplingRows) -> npt.NDArray[np.int32]:
+    """`ops.Program.sample` of logits [R, V]."""
+    names = ("temperature", "top_k", "top_p", "min_p", "seed", "position")
+    settings = zip(*(getattr(rows, name).tolist() for name in names), strict=True)
+    chosen = []
+    for r, values in enumerate(settings):
+        row = logits[r] if rows.changes is None else changed(logits[r], rows.changes, r)
+        if row.max(initial=-np.inf) == -np.inf and rows.changes is not None:
+            chosen.append(int(np.argmax(_allowed(rows.changes, r, len(row)))))
+        else:
+            chosen.append(choose(row, **dict(zip(names, values, strict=True))))
+    return np.array(chosen, dtype=np.int32)
+
+
+def changed(logits: npt.NDArray[np.float32], changes: LogitChanges, r: int) -> npt.NDArray[np.float32]:
+    """Row r of the logits, [V], as the changes leave it."""
+    x = np.where(_allowed(changes, r, len(logits)), logits, np.float32(-np.inf))
+    biased = slice(*changes.bias_start[r : r + 2])
+    x[changes.bias_ids[biased]] += changes.bias[biased]
+    context = slice(*changes.context_start[r : r + 2])
+    ids, counts = changes.context_ids[context], changes.context_counts[context]
+    repetition = changes.repetition[r]
+    y = np.where(x[ids] > 0, x[ids] / repetition, x[ids] * repetition)
+    generated = (y - changes.frequency[r] * counts.astype(np.float32)) - changes.presence[r]
+    x[ids] = np.where(counts > 0, generated, y)
+    return x
+
+
+def _allowed(changes: LogitChanges, r: int, vocab: int) -> npt.NDArray[np.bool_]:
+    """[V] what row r's mask allows."""
+    index = changes.mask_of[r]
+    if index < 0:
+        return np.ones(vocab, dtype=bool)
+    words = changes.masks[index].astype("<u4").view(np.uint8)
+    return np.unpackbits(words, bitorder="little", count=vocab).astype(bool)
+
+
+def read_logprobs(logits: npt.NDArray[np.float32], rows: LogprobRows) -> Logprobs:
+    """`ops.Program.logprobs` of logits [rows, V]."""
+    count, top = len(rows.row), rows.top
+    answer = Logprobs(
+        logprob=np.empty(count, np.float32),
+        rank=np.empty(count, np.int32),
+        top_ids=np.empty((count, top), np.int32),
+        top_logprobs=np.empty((count, top), np.float32),
+    )
+    for q, (row, token) in enumerate(zip(rows.row.tolist(), rows.token.tolist(), strict=True)):
+        x = np.nan_to_num(logits[row].astype(np.float64), nan=-np.inf, posinf=np.inf, neginf=-np.inf)
+        logprobs = x - x.max()
+        logprobs -= np.log(np.exp(logprobs).sum())
+        order = np.argsort(-x, kind="stable")
+        answer.logprob[q] = logprobs[token]
+        answer.rank[q] = np.flatnonzero(order == token)[0] + 1
+        answer.top_ids[q] = order[:top]
+        answer.top_logprobs[q] = logprobs[order[:top]]
+    return answer
 
 
 def choose(

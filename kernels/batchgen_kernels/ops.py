@@ -25,6 +25,9 @@ __all__ = [
     "Extent",
     "KVCache",
     "LinearWeight",
+    "LogitChanges",
+    "LogprobRows",
+    "Logprobs",
     "Operand",
     "Precision",
     "Program",
@@ -83,12 +86,44 @@ class Batch:
     block_tables: npt.NDArray[np.int32]
     """[S, W] block ids, padded with 0; entry p // block_size holds position p."""
     rows: npt.NDArray[np.int32]
-    """[R] indices into T, ascending: the tokens after which a next token is wanted. May be empty."""
+    """[R] indices into T: the tokens whose logits are wanted, those after which a next token is drawn first. May be
+    empty."""
+
+
+@dataclass(frozen=True, slots=True)
+class LogitChanges:
+    """What is done to the logits of rows before a token is chosen.
+
+    Ragged lists: row r has entries [start[r], start[r + 1]). No token id occurs twice in a row's list.
+    """
+
+    mask_of: npt.NDArray[np.int32]
+    """[R] index into `masks`, -1 where all tokens are allowed."""
+    masks: npt.NDArray[np.uint32]
+    """[M, ceil(V / 32)]; bit i % 32 of word i // 32 is set where token id i is allowed."""
+    bias_start: npt.NDArray[np.int32]
+    """[R + 1]"""
+    bias_ids: npt.NDArray[np.int32]
+    """[B] token ids."""
+    bias: npt.NDArray[np.float32]
+    """[B] minus infinity bans a token."""
+    context_start: npt.NDArray[np.int32]
+    """[R + 1]"""
+    context_ids: npt.NDArray[np.int32]
+    """[C] distinct tokens of prompt and output."""
+    context_counts: npt.NDArray[np.int32]
+    """[C] how often each was generated."""
+    repetition: npt.NDArray[np.float32]
+    """[R] above 0; 1 changes nothing."""
+    frequency: npt.NDArray[np.float32]
+    """[R] 0 changes nothing."""
+    presence: npt.NDArray[np.float32]
+    """[R] 0 changes nothing."""
 
 
 @dataclass(frozen=True, slots=True)
 class SamplingRows:
-    """How to choose the next token of each row: one entry a row, all [R]."""
+    """How to choose the next token of each of the first R rows of logits: one entry a row, all [R]."""
 
     temperature: npt.NDArray[np.float32]
     """0 is greedy."""
@@ -99,6 +134,34 @@ class SamplingRows:
     seed: npt.NDArray[np.uint64]
     position: npt.NDArray[np.int64]
     """Position of the token to be drawn: with the seed the counter of the draw."""
+    changes: LogitChanges | None = None
+    """None: nothing is changed in any row."""
+
+
+@dataclass(frozen=True, slots=True)
+class LogprobRows:
+    """Which log-probabilities to read from the logits."""
+
+    row: npt.NDArray[np.int32]
+    """[Q] rows of the logits."""
+    token: npt.NDArray[np.int32]
+    """[Q] token ids."""
+    top: int
+    """K: how many of the most probable tokens to list, in [0, V]."""
+
+
+@dataclass(frozen=True, slots=True)
+class Logprobs:
+    """What `LogprobRows` asked for."""
+
+    logprob: npt.NDArray[np.float32]
+    """[Q] of `token`."""
+    rank: npt.NDArray[np.int32]
+    """[Q] of `token`, 1 for the most probable; of equals the lower id comes first."""
+    top_ids: npt.NDArray[np.int32]
+    """[Q, K] in order of rank."""
+    top_logprobs: npt.NDArray[np.float32]
+    """[Q, K]"""
 
 
 class Buffer(Protocol):
@@ -229,7 +292,18 @@ class Program(Protocol):
         ...
 
     def sample(self, logits: Buffer, rows: SamplingRows) -> npt.NDArray[np.int32]:
-        """Choose one token a row from logits [R, V], as int32 [R].
+        """Choose one token a row from the first R rows of the logits, as int32 [R]. The logits stay as they are.
+
+        First, where `rows.changes` has something for a row, its logits x are changed, in float32, each operation
+        rounded, in this order:
+
+        a. x = -inf where the mask does not allow the token.
+        b. x = x + bias for the tokens of the row's bias list.
+        c. For the tokens of its context list: x = x / repetition if x > 0 else x * repetition.
+        d. For those that were generated, count times: x = x - frequency * count, then x = x - presence.
+
+        Where no token is left above minus infinity, the lowest id that the mask allows is chosen: the mask comes before
+        all bans.
 
         Greedy (temperature 0): the arg-max, the lowest id on a tie. Otherwise, in this order:
 
@@ -250,5 +324,12 @@ class Program(Protocol):
         words in the order of Random123's arrays ctr.v[0..3] and key.v[0..1]. Steps 1 to 5 are defined in real numbers;
         the reference computes them in float64. A program that computes in float32 agrees with it except where two
         candidates, or a sum and its bound, are equal to float32 precision.
+        """
+        ...
+
+    def logprobs(self, logits: Buffer, rows: LogprobRows) -> Logprobs:
+        """Read log-softmax(logits row) = x - log(sum of e^x) at the given tokens and at the most probable ones.
+
+        Defined in real numbers; computed in float64 and rounded to float32. A NaN counts as minus infinity.
         """
         ...

@@ -12,7 +12,7 @@ import torch
 from torch.nn import functional
 
 from batchgen_kernels import ops
-from batchgen_kernels.draw import choose
+from batchgen_kernels.draw import read_logprobs, sample_rows
 
 __all__ = ["TorchProgram", "hadamard", "quantize"]
 
@@ -380,12 +380,10 @@ class TorchProgram:
             op(step)
 
     def sample(self, logits: ops.Buffer, rows: ops.SamplingRows) -> npt.NDArray[np.int32]:
-        columns = (rows.temperature, rows.top_k, rows.top_p, rows.min_p, rows.seed, rows.position)
-        names = ("temperature", "top_k", "top_p", "min_p", "seed", "position")
-        settings = zip(*(column.tolist() for column in columns), strict=True)
-        values = logits.numpy(len(rows.seed))
-        chosen = [choose(v, **dict(zip(names, s, strict=True))) for v, s in zip(values, settings, strict=True)]
-        return np.array(chosen, dtype=np.int32)
+        return sample_rows(logits.numpy(len(rows.seed)), rows)
+
+    def logprobs(self, logits: ops.Buffer, rows: ops.LogprobRows) -> ops.Logprobs:
+        return read_logprobs(logits.numpy(int(rows.row.max(initial=-1)) + 1), rows)
 
     def _bound(self, extent: ops.Extent) -> int:
         return self._shape.max_tokens if extent is ops.Extent.TOKENS else self._shape.max_seqs

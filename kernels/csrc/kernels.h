@@ -54,6 +54,10 @@ struct KernelTable {
     // ---- sampling (sampling.inc) -----------------------------------------------------------------------------------
     // One row as ops.Program.sample defines it; scratch: vocab * 8 bytes.
     int32_t (*sample)(const float* logits, int vocab, float temperature, int top_k, float top_p, float min_p, uint64_t seed, int64_t position, void* scratch);
+    // out [vocab] = the logits of one row as the changes leave them; returns whether any is above minus infinity.
+    bool (*change_logits)(const float* logits, int vocab, RowChanges changes, float* out);
+    // Entry q of the view; scratch: vocab * 8 bytes.
+    void (*read_logprobs)(const float* logits, int vocab, LogprobView view, int q, void* scratch);
 
     // ---- peak (peak.inc) -------------------------------------------------------------------------------------------
     // Multiply-adds on registers alone; sink [16]. Each returns the operations done, 0 where no instruction does that.

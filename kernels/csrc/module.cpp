@@ -4,6 +4,7 @@
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <cstdint>
@@ -26,6 +27,8 @@ using Floats = Array<float, 1>;
 using Matrix = Array<float, 2>;
 using Bits = Array<uint16_t, 2>;  // bfloat16
 using Ints = Array<int32_t, 1>;
+template <typename T, int Dims>
+using Writable = nb::ndarray<T, nb::ndim<Dims>, nb::c_contig, nb::device::cpu>;
 
 nb::list instruction_sets() {
     nb::list names;
@@ -77,15 +80,65 @@ void run(Program& program, const Ints& tokens, const Ints& positions, const Ints
     program.run(batch);
 }
 
+void demand(bool condition, const char* what) {
+    if (!condition) throw std::invalid_argument(what);
+}
+
+bool all_in(const Ints& values, int64_t begin, int64_t end) {
+    return std::all_of(values.data(), values.data() + values.size(), [=](int32_t v) { return v >= begin && v < end; });
+}
+
+// Whether `start` [rows + 1] splits a list of `count` entries into one piece a row.
+bool splits(const Ints& start, size_t rows, size_t count) {
+    const int32_t *first = start.data(), *last = first + start.size();
+    return start.size() == rows + 1 && *first == 0 && std::is_sorted(first, last) && last[-1] == int64_t(count);
+}
+
+// ops.LogitChanges, its arrays held.
+struct Changes {
+    Ints mask_of;
+    Array<uint32_t, 2> masks;
+    Ints bias_start, bias_ids;
+    Floats bias;
+    Ints context_start, context_ids, context_counts;
+    Floats repetition, frequency, presence;
+
+    ChangesView view(size_t rows, int vocab) const {
+        const int words = (vocab + 31) / 32;
+        demand(mask_of.size() == rows && repetition.size() == rows && frequency.size() == rows &&
+                   presence.size() == rows && bias.size() == bias_ids.size() &&
+                   context_counts.size() == context_ids.size() && splits(bias_start, rows, bias.size()) &&
+                   splits(context_start, rows, context_ids.size()),
+               "sample: the lengths of the changes do not fit together");
+        demand(all_in(mask_of, -1, masks.shape(0)) && (masks.shape(0) == 0 || int64_t(masks.shape(1)) == words),
+               "sample: masks that do not fit");
+        demand(all_in(bias_ids, 0, vocab) && all_in(context_ids, 0, vocab),
+               "sample: a token id outside of the vocabulary");
+        return {words,
+                mask_of.data(),
+                masks.data(),
+                bias_start.data(),
+                bias_ids.data(),
+                bias.data(),
+                context_start.data(),
+                context_ids.data(),
+                context_counts.data(),
+                repetition.data(),
+                frequency.data(),
+                presence.data()};
+    }
+};
+
 nb::ndarray<nb::numpy, int32_t> sample(Program& program, Buffer& logits, const Floats& temperature, const Ints& top_k,
                                        const Floats& top_p, const Floats& min_p, const Array<uint64_t, 1>& seed,
-                                       const Array<int64_t, 1>& position) {
+                                       const Array<int64_t, 1>& position, const Changes* changes) {
     const size_t count = temperature.size();
-    if (top_k.size() != count || top_p.size() != count || min_p.size() != count || seed.size() != count ||
-        position.size() != count || count > logits.data.bytes() / (sizeof(float) * logits.width))
-        throw std::invalid_argument("sample: the lengths of its arrays do not fit together or exceed the logits");
-    const SamplingView rows = {static_cast<int>(count), temperature.data(), top_k.data(),   top_p.data(),
-                               min_p.data(),            seed.data(),        position.data()};
+    demand(top_k.size() == count && top_p.size() == count && min_p.size() == count && seed.size() == count &&
+               position.size() == count && count <= logits.rows(),
+           "sample: the lengths of its arrays do not fit together or exceed the logits");
+    const ChangesView view = changes ? changes->view(count, logits.width) : ChangesView{};
+    const SamplingView rows = {int(count),   temperature.data(), top_k.data(),    top_p.data(),
+                               min_p.data(), seed.data(),        position.data(), changes ? &view : nullptr};
     auto chosen = std::make_unique<int32_t[]>(count);
     {
         nb::gil_scoped_release release;
@@ -94,6 +147,20 @@ nb::ndarray<nb::numpy, int32_t> sample(Program& program, Buffer& logits, const F
     int32_t* data = chosen.release();
     const nb::capsule owner(data, [](void* p) noexcept { delete[] static_cast<int32_t*>(p); });
     return {data, {count}, owner};
+}
+
+void logprobs(Program& program, Buffer& logits, const Ints& row, const Ints& token, const Writable<float, 1>& logprob,
+              const Writable<int32_t, 1>& rank, const Writable<int32_t, 2>& top_ids,
+              const Writable<float, 2>& top_logprobs) {
+    const size_t count = row.size(), top = top_ids.shape(1);
+    demand(token.size() == count && logprob.size() == count && rank.size() == count && top_ids.shape(0) == count &&
+               top_logprobs.shape(0) == count && top_logprobs.shape(1) == top && top <= size_t(logits.width),
+           "logprobs: the lengths of its arrays do not fit together");
+    demand(all_in(row, 0, logits.rows()) && all_in(token, 0, logits.width), "logprobs: a row or token outside");
+    const LogprobView rows = {int(count),     int(top),    row.data(),     token.data(),
+                              logprob.data(), rank.data(), top_ids.data(), top_logprobs.data()};
+    nb::gil_scoped_release release;
+    program.logprobs(logits, rows);
 }
 
 nb::list times(const Program& program) {
@@ -123,6 +190,14 @@ void bind_storage(nb::module_& m) {
         });
     nb::class_<Linear>(m, "Linear").def_ro("out_features", &Linear::n).def_ro("in_features", &Linear::k);
     nb::class_<Rotary>(m, "Rotary");
+    nb::class_<Changes>(m, "Changes")
+        .def("__init__",
+             [](Changes* self, Ints mask_of, Array<uint32_t, 2> masks, Ints bias_start, Ints bias_ids, Floats bias,
+                Ints context_start, Ints context_ids, Ints context_counts, Floats repetition, Floats frequency,
+                Floats presence) {
+                 new (self) Changes{mask_of, masks, bias_start, bias_ids, bias, context_start, context_ids,
+                                    context_counts, repetition, frequency, presence};
+             });
     nb::class_<Cache>(m, "Cache").def("numpy", [](nb::handle self) {
         const CacheView view = nb::cast<Cache&>(self).view;
         const size_t blocks = view.num_blocks, heads = view.kv_heads, dim = view.head_dim, size = view.block_size;
@@ -191,7 +266,9 @@ void bind_program(nb::module_& m) {
              "query_start"_a.noconvert(), "context_lens"_a.noconvert(), "block_tables"_a.noconvert(),
              "rows"_a.noconvert())
         .def("sample", &sample, "logits"_a, "temperature"_a.noconvert(), "top_k"_a.noconvert(), "top_p"_a.noconvert(),
-             "min_p"_a.noconvert(), "seed"_a.noconvert(), "position"_a.noconvert())
+             "min_p"_a.noconvert(), "seed"_a.noconvert(), "position"_a.noconvert(), "changes"_a.none())
+        .def("logprobs", &logprobs, "logits"_a, "row"_a.noconvert(), "token"_a.noconvert(), "logprob"_a.noconvert(),
+             "rank"_a.noconvert(), "top_ids"_a.noconvert(), "top_logprobs"_a.noconvert())
         .def("times", &times);
 }
 

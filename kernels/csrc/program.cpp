@@ -29,6 +29,13 @@ void demand(bool condition, const char* what) {
     if (!condition) throw std::invalid_argument(std::string("batch: ") + what);
 }
 
+// The lowest token that a mask allows, 0 where it is null or allows none.
+int32_t lowest_allowed(const uint32_t* mask, int vocab) {
+    for (int i = 0; mask && i < vocab; ++i)
+        if (mask[i / 32] >> (i % 32) & 1) return i;
+    return 0;
+}
+
 // One piece of a linear: rows [m0, m0 + m) of x over one panel.
 void run_linear(const KernelTable& kernels, const OperandView& x, const Linear& w, float* out, int m0, int m, int panel,
                 bool add) {
@@ -286,14 +293,34 @@ void Program::run(const BatchView& batch) {
     }
 }
 
+int32_t Program::sample_row(const float* logits, int vocab, const SamplingView& rows, int r, char* scratch) const {
+    const RowChanges changes = rows.changes ? rows.changes->row(r) : RowChanges{};
+    if (changes.any()) {
+        float* changed = reinterpret_cast<float*>(scratch + vocab * kSampleScratch);
+        const bool possible = kernels_->change_logits(logits, vocab, changes, changed);
+        logits = changed;
+        if (!possible) return lowest_allowed(changes.mask, vocab);
+    }
+    return kernels_->sample(logits, vocab, rows.temperature[r], rows.top_k[r], rows.top_p[r], rows.min_p[r],
+                            rows.seed[r], rows.position[r], scratch);
+}
+
 void Program::sample(Buffer& logits, const SamplingView& rows, int32_t* chosen) {
     const int vocab = logits.width;
-    need_scratch(vocab * kSampleScratch);
+    need_scratch(vocab * (kSampleScratch + (rows.changes ? sizeof(float) : 0)));
     pool_.parallel_for(rows.rows, 1, [&](int worker, int begin, int end) {
         for (int r = begin; r < end; ++r)
-            chosen[r] = kernels_->sample(logits.values() + static_cast<size_t>(r) * vocab, vocab, rows.temperature[r],
-                                         rows.top_k[r], rows.top_p[r], rows.min_p[r], rows.seed[r], rows.position[r],
-                                         scratch_[worker].as<void>());
+            chosen[r] = sample_row(logits.values() + static_cast<size_t>(r) * vocab, vocab, rows, r,
+                                   scratch_[worker].as<char>());
+    });
+}
+
+void Program::logprobs(Buffer& logits, const LogprobView& rows) {
+    const int vocab = logits.width;
+    need_scratch(vocab * kSampleScratch);
+    pool_.parallel_for(rows.count, 1, [&](int worker, int begin, int end) {
+        for (int q = begin; q < end; ++q)
+            kernels_->read_logprobs(logits.values(), vocab, rows, q, scratch_[worker].as<void>());
     });
 }
 

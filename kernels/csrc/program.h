@@ -23,6 +23,7 @@ struct Buffer {
     Memory data;  // [max rows, width] float32
 
     float* values() const { return data.as<float>(); }
+    size_t rows() const { return data.bytes() / (sizeof(float) * width); }
 };
 
 struct Operand {
@@ -88,6 +89,7 @@ class Program {
     void run(const BatchView& batch);
     // chosen[r] = a token for logits[r]
     void sample(Buffer& logits, const SamplingView& rows, int32_t* chosen);
+    void logprobs(Buffer& logits, const LogprobView& rows);
 
     // How long each kind of op has taken, in order of first use.
     struct Time {
@@ -109,6 +111,7 @@ class Program {
     void for_rows(int count, int least, const Rows& rows);
     void check(const BatchView& batch) const;
     void need_scratch(size_t bytes);
+    int32_t sample_row(const float* logits, int vocab, const SamplingView& rows, int r, char* scratch) const;
 
     Bounds bounds_;
     const KernelTable* kernels_;

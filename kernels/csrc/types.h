@@ -1,6 +1,7 @@
 // Views that the ops work on. Nothing here owns memory. All arrays are row-major; T, S, R as in batchgen_kernels/ops.py.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 
 namespace batchgen {
@@ -20,6 +21,41 @@ struct BatchView {
     const int32_t* rows;          // [R]
 };
 
+// What is done to the logits of one row: see ops.LogitChanges.
+struct RowChanges {
+    const uint32_t* mask;  // [ceil(V / 32)] or null
+    int biased;
+    const int32_t* bias_ids;  // [biased]
+    const float* bias;
+    int seen;
+    const int32_t* context_ids;  // [seen]
+    const int32_t* context_counts;
+    float repetition, frequency, presence;
+
+    bool any() const { return mask || biased || seen; }
+};
+
+// The arrays of ops.LogitChanges.
+struct ChangesView {
+    int mask_words;               // ceil(V / 32)
+    const int32_t* mask_of;       // [R]
+    const uint32_t* masks;        // [M, mask_words]
+    const int32_t* bias_start;    // [R + 1]
+    const int32_t* bias_ids;      // [B]
+    const float* bias;            // [B]
+    const int32_t* context_start; // [R + 1]
+    const int32_t* context_ids;   // [C]
+    const int32_t* context_counts;  // [C]
+    const float *repetition, *frequency, *presence;  // [R]
+
+    RowChanges row(int r) const {
+        const int b = bias_start[r], c = context_start[r];
+        return {mask_of[r] < 0 ? nullptr : masks + static_cast<size_t>(mask_of[r]) * mask_words,
+                bias_start[r + 1] - b, bias_ids + b, bias + b, context_start[r + 1] - c, context_ids + c,
+                context_counts + c, repetition[r], frequency[r], presence[r]};
+    }
+};
+
 // How to choose the next token of each row: the arrays of ops.SamplingRows, all [R].
 struct SamplingView {
     int rows;
@@ -29,6 +65,18 @@ struct SamplingView {
     const float* min_p;
     const uint64_t* seed;
     const int64_t* position;
+    const ChangesView* changes;  // or null
+};
+
+// ops.LogprobRows, and where the arrays of ops.Logprobs go.
+struct LogprobView {
+    int count, top;
+    const int32_t* row;    // [Q]
+    const int32_t* token;  // [Q]
+    float* logprob;        // [Q]
+    int32_t* rank;         // [Q]
+    int32_t* top_ids;      // [Q, K]
+    float* top_logprobs;   // [Q, K]
 };
 
 // The left side of a linear. Exactly one form is present: f32, or u8 with scale.

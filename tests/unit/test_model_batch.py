@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 
 from batchgen.core.sampling import SamplingParams
 from batchgen.core.step import ScheduledSequence, StepPlan
-from batchgen.model.batch import make_batch, sampling_rows
+from batchgen.model.batch import make_batch
+from batchgen.model.sampling import sampling_rows
 
 BLOCK = 4
 
