@@ -96,3 +96,7 @@ class JobConfig:
     """`N` or `P%`: more failed rows than that end with exit code 3; None: only if all rows failed."""
     strict: bool = False
     """End with exit code 4, before any work, if a line is invalid."""
+    stall_timeout: float | None = None
+    """Seconds without a token or a finished row after which the job ends with exit code 124; None: never."""
+    log_requests: bool = False
+    """Log requests and the faults of rows with their text, which log lines otherwise never hold."""

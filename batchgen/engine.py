@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from dataclasses import asdict
+from typing import Any
 
 from batchgen.core.ordering import offline_order
 from batchgen.core.scheduler import Refusal, Scheduler, SchedulerStats
@@ -27,6 +29,10 @@ class Engine:
     def stats(self) -> SchedulerStats:
         """Where the scheduler stands."""
         return self._scheduler.stats()
+
+    def describe(self) -> dict[str, Any]:
+        """All of it for a report: the counts, and every running sequence. Safe to call from another thread."""
+        return {**asdict(self.stats()), "sequences": self._scheduler.running()}
 
     def run(self, windows: Iterable[list[Sequence]]) -> Iterator[list[Outcome]]:
         """Run all sequences; after each step, yield those that it finished and those that can't run at all.

@@ -10,7 +10,8 @@ becomes a result row with an error (`batchgen.protocol.faults.RowFault`).
     │   └── OutputMismatchError      2   the output folder belongs to another run
     ├── InvalidInputError            4   the input is invalid under --strict
     ├── OutOfResourcesError          5   disk full, not enough memory; progress is kept
-    └── OutputLockedError           75   another run holds the output
+    ├── OutputLockedError           75   another run holds the output
+    └── StalledError               124   nothing moved for --stall-timeout; progress is kept
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ __all__ = [
     "OutOfResourcesError",
     "OutputLockedError",
     "OutputMismatchError",
+    "StalledError",
     "UnsupportedModelError",
     "UsageError",
 ]
@@ -69,3 +71,9 @@ class OutputLockedError(BatchgenError):
     """Another run is writing to the same output."""
 
     exit_code = 75
+
+
+class StalledError(BatchgenError):
+    """Nothing moved for `--stall-timeout`. The code is that of timeout(1)."""
+
+    exit_code = 124

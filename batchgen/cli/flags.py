@@ -128,6 +128,12 @@ _JOB: Mapping[str, Flag] = {
         metavar="N|P%",
     ),
     "strict": Flag(help="End with exit code 4, before any work, if a line is invalid."),
+    "stall_timeout": Flag(
+        help="End with exit code 124 and a dump of the state if no token came for so many seconds.", minimum=0.1
+    ),
+    "log_requests": Flag(
+        help="Log requests and the faults of rows with their text, which log lines otherwise never hold."
+    ),
 }
 
 _DATASET: Mapping[str, Flag] = {

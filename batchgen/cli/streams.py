@@ -14,6 +14,7 @@ import typer
 from batchgen.cli.environment import live_terminal, wants_color
 from batchgen.cli.flags import StreamConfig
 from batchgen.errors import BatchgenError, UsageError
+from batchgen.io.durable import durable_file
 from batchgen.progress import Reporter
 
 __all__ = ["READER_GONE", "abandon_stdout", "open_streams", "print_summary", "write_file"]
@@ -23,8 +24,8 @@ READER_GONE = 141
 
 
 @contextmanager
-def open_streams(config: StreamConfig) -> Iterator[Reporter]:
-    """Logs and progress on standard error while a command works.
+def open_streams(config: StreamConfig, *others: Reporter) -> Iterator[Reporter]:
+    """Logs and progress on standard error while a command works; `others` hear of the progress too.
 
     A `BatchgenError` that ends the command becomes a log line and the error's exit code; its traceback is shown at
     log level debug.
@@ -34,7 +35,8 @@ def open_streams(config: StreamConfig) -> Iterator[Reporter]:
     console = ui.stderr_console(live=live_terminal(), color=wants_color())
     level = "error" if config.quiet else config.log_level
     with ui.logs(console, level, config.log_format):
-        reporter = ui.reporter(console, quiet=config.quiet, live=live_terminal() and config.log_format == "text")
+        display = ui.reporter(console, quiet=config.quiet, live=live_terminal() and config.log_format == "text")
+        reporter = ui.Together([display, *others])
         try:
             yield reporter
         except BatchgenError as error:
@@ -59,8 +61,12 @@ def abandon_stdout() -> None:
 
 
 def write_file(option: str, path: Path, text: str) -> None:
-    """Write the file that an option names. Raises `UsageError` where that fails."""
+    """Write the file that an option names, whole or not at all. Raises `UsageError` where that fails."""
     try:
-        path.write_text(text, encoding="utf-8")
+        if path.exists() and not path.is_file():  # a device or a pipe
+            path.write_text(text, encoding="utf-8")
+            return
+        with durable_file(path.resolve()) as file:
+            file.write(text.encode())
     except OSError as error:
         raise UsageError(f"{option} {path}: cannot be written: {error}") from error

@@ -145,6 +145,19 @@ class Scheduler:
             preemptions=self._preemptions,
         )
 
+    def running(self) -> list[dict[str, int]]:
+        """What each running sequence holds, for reports: tokens of its prompt, generated, computed; preemptions."""
+        return [
+            {
+                "seq_id": sequence.seq_id,
+                "prompt": len(sequence.prompt),
+                "output": len(sequence.output),
+                "computed": sequence.computed,
+                "preemptions": sequence.preemptions,
+            }
+            for sequence in tuple(self._running)
+        ]
+
     def _make_room(self, sequence: Sequence, stop: int) -> bool:
         """Reserve blocks for the tokens before `stop`, preempting as needed; False where that hit the sequence itself.
 

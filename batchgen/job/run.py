@@ -5,10 +5,13 @@ from __future__ import annotations
 import hashlib
 import logging
 import time
+from collections.abc import Iterator
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 from typing import Any
+
+import orjson
 
 from batchgen.checkpoint.types import Checkpoint
 from batchgen.config import InputConfig, JobConfig, ModelConfig
@@ -27,8 +30,10 @@ from batchgen.job.loading import LoadedEngine, load_engine
 from batchgen.job.summary import Counts, Summary, failures_exceed
 from batchgen.job.tracking import Frontend, Tracker
 from batchgen.job.validate import Validation
+from batchgen.job.watchdog import Watchdog
 from batchgen.progress import Progress, Reporter
 from batchgen.protocol.parse import Parser
+from batchgen.protocol.request import RawRow
 from batchgen.protocol.response import Responder
 from batchgen.protocol.result import ResultRow
 from batchgen.text.sampling import SamplingDefaults
@@ -64,7 +69,8 @@ def run_job(config: JobConfig, home: Path, reporter: Reporter) -> Summary:
             reporter.stage("generating")
             generation = _Generation(config, frontend, loaded.engine(), sink, reporter, rows_total)
             try:
-                generation.run()
+                with Watchdog(config.stall_timeout, generation.engine.describe) as watchdog:
+                    generation.run(watchdog)
             except BaseException:
                 sink.stop()
                 raise
@@ -106,19 +112,26 @@ class _Generation:
         self._rows_total = rows_total
         self._in_order = InputOrder() if config.output.order == "input" else None
 
-    def run(self) -> None:
-        """Run all rows of the input; each one's result goes to the sink."""
+    def run(self, watchdog: Watchdog) -> None:
+        """Run all rows of the input; each one's result goes to the sink. `watchdog` hears of all that moves."""
         began = time.monotonic()
+        moved: object = None
         with SeenIds() as seen:
             tracker = Tracker(self._frontend, seen, self._emit, self._config.input.window)
-            for outcomes in self.engine.run(tracker.windows(open_rows(self._config.input))):
+            rows = open_rows(self._config.input)
+            if self._config.log_requests:
+                rows = _logged(rows)
+            for outcomes in self.engine.run(tracker.windows(rows)):
                 for outcome in outcomes:
                     if isinstance(outcome, Sequence):
                         tracker.finished(outcome)
                     else:
                         tracker.refused(outcome)
                 self.elapsed_s = time.monotonic() - began
-                self._reporter.update(self._progress())
+                progress = self._progress()
+                if moved != (moved := (progress.computed_tokens, progress.rows_done)):
+                    watchdog.alive()
+                self._reporter.update(progress)
         self.elapsed_s = time.monotonic() - began
         assert not self._in_order, "a row of the input has no result"
 
@@ -131,7 +144,8 @@ class _Generation:
             counts.completion_tokens += row.completion_tokens or 0
         else:
             counts.failed += 1
-            _logger.debug("line %d: %s", row.line, row.error.message)
+            said = row.error.message if self._config.log_requests else f"{row.error.code} {row.error.param or ''}"
+            _logger.debug("line %d: %s", row.line, said)
         for ready in (row,) if self._in_order is None else self._in_order.push(number, row):
             self._sink.append(ready)
 
@@ -151,6 +165,12 @@ class _Generation:
             preemptions=stats.preemptions,
             elapsed_s=self.elapsed_s,
         )
+
+
+def _logged(rows: Iterator[RawRow]) -> Iterator[RawRow]:
+    for row in rows:
+        _logger.info("line %d: request %s", row.line, orjson.dumps(row.data, default=str).decode())
+        yield row
 
 
 def _frontend(config: JobConfig, loaded: LoadedEngine, responder: Responder) -> Frontend:

@@ -137,7 +137,8 @@ class Tracker:
         for warning in parsed.warnings:
             if warning.param not in self._warned:
                 self._warned.add(warning.param)
-                _logger.warning("line %d: %s (said once for each parameter)", row.line, warning.message)
+                # Not the warning's message: it quotes the value, which may be text of the request.
+                _logger.warning("line %d: %s is unknown and left out (said once)", row.line, warning.param)
         return parsed.faults[0] if parsed.request is None else parsed.request
 
     def _choice(self, pending: _Pending, index: int, sequence: Sequence) -> Choice:

@@ -30,11 +30,6 @@ class RateWindow:
         self._first: Progress | None = None
         self._recent: deque[Progress] = deque()
 
-    @property
-    def empty(self) -> bool:
-        """Whether nothing was pushed yet."""
-        return self._first is None
-
     def push(self, progress: Progress) -> None:
         """Take one more state; `elapsed_s` never goes back."""
         # Rows that an earlier run had done arrive with the first state: they say nothing about this run's speed.

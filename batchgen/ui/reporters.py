@@ -42,33 +42,44 @@ class QuietReporter:
 
 
 class LineReporter:
-    """Logs a line for each stage, one every 30 s, and one for the end."""
+    """Logs a line for each stage, one every 30 s whether or not anything moved, and one for the end."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._window = RateWindow(_LINE_EVERY_S)
+        self._stage, self._stage_began = "starting", clock()
         self._said_at = clock()
-        self._unsaid: Progress | None = None
+        self._progress: Progress | None = None
+        self._unsaid = False
 
     def stage(self, text: str) -> None:
         """Log the stage."""
+        self._stage, self._stage_began = text, self._clock()
         _log.info("%s", text)
 
     def update(self, progress: Progress) -> None:
-        """Log the progress, if the last line is 30 s old."""
-        if self._unsaid is None and self._window.empty:
+        """Keep the progress for the next line."""
+        if self._progress is None:
             self._window.push(progress)
-        self._unsaid = progress
-        if self._clock() - self._said_at >= _LINE_EVERY_S:
-            self._say(progress)
+        self._progress, self._unsaid = progress, True
+
+    def tick(self) -> None:
+        """Log where the job stands, if the last line is 30 s old."""
+        if self._clock() - self._said_at < _LINE_EVERY_S:
+            return
+        if self._progress is None:
+            self._said_at = self._clock()
+            _log.info("%s for %s", self._stage, words.duration(self._said_at - self._stage_began))
+        else:
+            self._say(self._progress)
 
     def close(self) -> None:
         """Log the last progress, if it was not logged."""
-        if self._unsaid is not None:
-            self._say(self._unsaid)
+        if self._progress is not None and self._unsaid:
+            self._say(self._progress)
 
     def _say(self, progress: Progress) -> None:
-        self._said_at, self._unsaid = self._clock(), None
+        self._said_at, self._unsaid = self._clock(), False
         self._window.push(progress)
         rates = self._window.rates()
         parts = [

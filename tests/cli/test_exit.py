@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import pty
 import re
@@ -18,6 +19,7 @@ from batchgen.errors import (
     ModelNotFoundError,
     OutOfResourcesError,
     OutputLockedError,
+    StalledError,
     UnsupportedModelError,
 )
 from tests.cli.conftest import Invoke, StubJob, StubSummary
@@ -56,6 +58,7 @@ def program(body: str, *arguments: str) -> list[str]:
         (InvalidInputError, 4),
         (OutOfResourcesError, 5),
         (OutputLockedError, 75),
+        (StalledError, 124),
         (BatchgenError, 1),
     ],
 )
@@ -68,7 +71,10 @@ def test_an_error_ends_with_its_code_and_a_plain_message(
     job.act = fail
     result = invoke("run-batch", "x.jsonl")
     assert result.exit_code == code
-    assert result.stdout == ""
+    summary = json.loads(result.stdout)
+    assert (summary["status"], summary["exit_code"]) == ("stalled" if code == 124 else "failed", code)
+    assert summary["error"] == "x.jsonl, line 3: [odd] markup; write 7 instead"
+    assert summary["request_counts"] == {"total": 2, "completed": 2, "failed": 0}
     assert result.stderr.splitlines()[-1].endswith("error: x.jsonl, line 3: [odd] markup; write 7 instead")
     assert "Traceback" not in result.stderr
     assert "Traceback" in invoke("run-batch", "x.jsonl", "--log-level", "debug").stderr
@@ -78,7 +84,7 @@ def test_the_summary_has_the_last_word(invoke: Invoke, job: StubJob) -> None:
     job.act = lambda: StubSummary(exit_code=3)
     result = invoke("run-batch", "x.jsonl")
     assert result.exit_code == 3
-    assert result.stdout.startswith("{")
+    assert json.loads(result.stdout)["exit_code"] == 3
 
 
 def test_an_error_before_the_job_is_plain_as_well(tmp_path: Path) -> None:
@@ -94,7 +100,7 @@ def test_a_bug_shows_its_traceback_and_what_to_do() -> None:
     assert done.returncode == 1
     assert "KeyError: 'odd'" in done.stderr
     assert "Please report it" in done.stderr.splitlines()[-1]
-    assert done.stdout == ""
+    assert (json.loads(done.stdout)["status"], json.loads(done.stdout)["exit_code"]) == ("failed", 1)
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
@@ -112,7 +118,9 @@ def test_a_signal_unwinds_and_ends_with_its_code(number: signal.Signals, code: i
         running.send_signal(number)
         out, err = running.communicate(timeout=30)
     assert running.returncode == code
-    assert out == "unwound\n"
+    unwound, summary = out.splitlines()
+    assert unwound == "unwound"
+    assert (json.loads(summary)["status"], json.loads(summary)["exit_code"]) == ("interrupted", code)
     assert "Traceback" not in err
 
 
@@ -135,6 +143,16 @@ def test_a_finished_job_whose_reader_left_is_a_finished_job() -> None:
 def test_results_whose_reader_left_end_the_job_quietly() -> None:
     command = program("sys.stdin.readline(); sys.stdout.write('x' * 100_000); sys.stdout.flush()", "-o", "-")
     assert run_without_reader(command) == (141, "")
+
+
+def test_the_files_are_written_however_the_job_ends(tmp_path: Path) -> None:
+    summary, metrics = tmp_path / "summary.json", tmp_path / "metrics.json"
+    files = ("--summary-file", str(summary), "--metrics-file", str(metrics))
+    for body, code, status in (("pass", 0, "completed"), ("raise KeyError('odd')", 1, "failed")):
+        done = subprocess.run(program(body, *files), capture_output=True, text=True, check=False)
+        assert done.returncode == code
+        assert summary.read_text() == done.stdout
+        assert (json.loads(done.stdout)["status"], json.loads(metrics.read_text())["exit_code"]) == (status, code)
 
 
 def test_another_broken_pipe_is_an_error() -> None:

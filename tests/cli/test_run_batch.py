@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from dataclasses import fields
 from pathlib import Path
 
@@ -46,7 +47,7 @@ def test_every_flag_arrives(job: StubJob, invoke: Invoke) -> None:
         --no-enable-prefix-caching --seed -1 --threads 2 --kernels torch --messages-column mc --prompt-column pc
         --prompt-template pt --system-prompt sp --id-column ic --lenient --ignore-request-model --window 9
         --error-file e.jsonl --order completion --response-as string --overwrite --rows-per-shard 5
-        --seconds-per-shard 0.5 --max-failed 2.5% --strict"""
+        --seconds-per-shard 0.5 --max-failed 2.5% --strict --stall-timeout 1.5 --log-requests"""
     assert invoke(*command.split()).exit_code == 0
     assert job.config == JobConfig(
         model=ModelConfig(
@@ -87,6 +88,8 @@ def test_every_flag_arrives(job: StubJob, invoke: Invoke) -> None:
         ),
         max_failed="2.5%",
         strict=True,
+        stall_timeout=1.5,
+        log_requests=True,
     )
 
 
@@ -145,6 +148,8 @@ def test_a_faulty_config_file_is_named(
         ("--max-failed some", "5%"),
         ("--quantization int4", "int8"),
         ("--summary-file /nowhere/at/all.json", "no folder /nowhere/at"),
+        ("--metrics-file /nowhere/at/all.prom", "no folder /nowhere/at"),
+        ("--stall-timeout 0", "--stall-timeout"),
         ("--no-such-option", "--no-such-option"),
     ],
 )
@@ -181,8 +186,33 @@ def test_default_output(source: str, output: str) -> None:
 def test_the_summary_is_the_last_line_and_in_the_summary_file(invoke: Invoke, tmp_path: Path) -> None:
     result = invoke("run-batch", "x.jsonl", "--summary-file", tmp_path / "s.json")
     assert result.exit_code == 0
-    assert json.loads(result.stdout.splitlines()[-1]) == {"status": "completed", "größe": 1}
+    assert json.loads(result.stdout.splitlines()[-1]) == {"status": "completed", "größe": 1, "exit_code": 0}
     assert (tmp_path / "s.json").read_text(encoding="utf-8") == result.stdout
+
+
+@pytest.mark.usefixtures("job")
+def test_the_summary_file_may_be_a_pipe(invoke: Invoke, tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    reader = os.open(tmp_path / "pipe", os.O_RDONLY | os.O_NONBLOCK)
+    result = invoke("run-batch", "x.jsonl", "--summary-file", tmp_path / "pipe")
+    assert os.read(reader, 4096).decode() == result.stdout
+    os.close(reader)
+
+
+def test_the_files_come_from_the_environment_and_the_config_file(job: StubJob, invoke: Invoke, tmp_path: Path) -> None:
+    file = tmp_path / "run.yaml"
+    file.write_text(f"metrics-file: {tmp_path / 'm.prom'}\nstall-timeout: 5\nlog-requests: true\n")
+    env = {"BATCHGEN_SUMMARY_FILE": str(tmp_path / "s.json")}
+    assert invoke("run-batch", "x.jsonl", "--config", file, env=env).exit_code == 0
+    assert 'batchgen_exit_code{output="x.out"} 0.0' in (tmp_path / "m.prom").read_text()
+    assert json.loads((tmp_path / "s.json").read_text())["exit_code"] == 0
+    assert (job.config.stall_timeout, job.config.log_requests) == (5.0, True)
+
+
+def test_a_metrics_file_of_another_kind_is_refused(job: StubJob, invoke: Invoke, tmp_path: Path) -> None:
+    refused = invoke("run-batch", "x.jsonl", "--metrics-file", tmp_path / "m.txt").exception
+    assert isinstance(refused, UsageError)
+    assert not job.calls
 
 
 @pytest.mark.usefixtures("job")

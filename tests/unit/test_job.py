@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import random
 from collections.abc import Mapping
 from dataclasses import replace
@@ -18,7 +19,7 @@ from openai.types import Completion
 from openai.types.chat import ChatCompletion
 
 from batchgen.config import EngineConfig, InputConfig, JobConfig, ModelConfig, OutputConfig
-from batchgen.errors import InvalidInputError, OutputLockedError, OutputMismatchError, UsageError
+from batchgen.errors import InvalidInputError, OutputLockedError, OutputMismatchError, StalledError, UsageError
 from batchgen.job import Summary, run_job
 from batchgen.progress import Progress
 
@@ -244,3 +245,34 @@ def test_an_interrupt_keeps_what_was_finished(tiny_model: Path, tmp_path: Path) 
     assert len(rows) >= 10
     manifest: Mapping[str, Any] = json.loads((tmp_path / "out" / ".batchgen" / "manifest.json").read_text())
     assert (manifest["finished"], sum(shard["rows"] for shard in manifest["shards"])) == (False, len(rows))
+
+
+def test_a_stalled_job_keeps_what_was_finished(tiny_model: Path, tmp_path: Path) -> None:
+    source = write(tmp_path / "in.jsonl", [json.dumps(line(str(i), temperature=0)) for i in range(40)])
+
+    class Stuck(Silent):
+        def update(self, progress: Progress) -> None:
+            while progress.rows_done >= 10:
+                pass
+
+    with pytest.raises(StalledError, match="the same command goes on"):
+        run_job(job(tiny_model, source, tmp_path / "out", stall_timeout=0.3), tmp_path / "home", Stuck())
+    assert len(datasets.Dataset.from_file(str(tmp_path / "out" / "part-00000.arrow"))) >= 10
+
+
+@pytest.mark.parametrize("asked", [False, True])
+def test_log_lines_hold_no_text_of_requests_unless_asked(
+    tiny_model: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture, asked: bool
+) -> None:
+    secret = "xyzzy"
+    rows = [
+        line("1", prompt=secret, temperature=0),
+        line("2", prompt=secret, temperature=secret),
+        line("3", wat=secret),
+    ]
+    source = write(tmp_path / "in.jsonl", [*map(json.dumps, rows), f"{secret} is no JSON"])
+    with caplog.at_level(logging.DEBUG):
+        run(job(tiny_model, source, tmp_path / "out", log_requests=asked, input={"lenient": True}), tmp_path)
+    assert (secret in caplog.text) == asked
+    assert "line 2: " in caplog.text
+    assert "body.wat is unknown" in caplog.text

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import logging
+import threading
 from dataclasses import replace
 
 import pytest
@@ -141,6 +142,7 @@ def test_one_log_line_every_30_seconds_and_one_at_the_end(caplog: pytest.LogCapt
         for second in range(71):
             clock.now = float(second)
             reporter.update(at(second, rows_done=second, prompt_tokens=20 * second, output_tokens=10 * second))
+            reporter.tick()
         reporter.close()
         reporter.close()
     assert caplog.messages == [
@@ -149,6 +151,64 @@ def test_one_log_line_every_30_seconds_and_one_at_the_end(caplog: pytest.LogCapt
         "60/100 rows (60%) | tok/s in 20 out 10 | left 0:40",
         "70/100 rows (70%) | tok/s in 20 out 10 | left 0:30",
     ]
+
+
+def test_the_heart_beats_while_nothing_moves(caplog: pytest.LogCaptureFixture) -> None:
+    clock = Clock()
+    with caplog.at_level(logging.INFO, "batchgen"):
+        reporter = ui.LineReporter(clock)
+        reporter.stage("loading model")
+        for second in range(65):
+            clock.now = float(second)
+            reporter.tick()
+        reporter.update(at(0, rows_done=3))
+        for second in range(65, 95):
+            clock.now = float(second)
+            reporter.tick()
+        reporter.close()
+    assert caplog.messages == [
+        "loading model",
+        "loading model for 0:30",
+        "loading model for 1:00",
+        "3/100 rows (3%) | tok/s in - out -",
+    ]
+
+
+class Listener:
+    """Notes what it hears; sets `ticked` at the second tick."""
+
+    def __init__(self) -> None:
+        self.heard: list[str] = []
+        self.ticks = 0
+        self.ticked = threading.Event()
+
+    def stage(self, text: str) -> None:
+        self.heard.append(text)
+
+    def update(self, progress: Progress) -> None:
+        self.heard.append(str(progress.rows_done))
+
+    def close(self) -> None:
+        self.heard.append("closed")
+
+    def tick(self) -> None:
+        self.ticks += 1
+        if self.ticks == 2:
+            self.ticked.set()
+
+
+def test_several_reporters_hear_the_same_and_tick_until_they_are_closed() -> None:
+    first, second = Listener(), Listener()
+    together = ui.Together([first, ui.QuietReporter(), second])
+    together.stage("generating")
+    together.update(at(1, rows_done=4))
+    assert first.ticked.wait(30)
+    assert second.ticked.wait(30)
+    together.close()
+    ticks = first.ticks
+    assert first.heard == second.heard == ["generating", "4", "closed"]
+    assert not any(thread.name == "batchgen ticker" for thread in threading.enumerate())
+    assert first.ticks == ticks
 
 
 def logged(form: str) -> str:
