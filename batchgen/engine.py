@@ -6,7 +6,6 @@ from collections.abc import Iterable, Iterator
 from dataclasses import asdict
 from typing import Any
 
-from batchgen.core.ordering import offline_order
 from batchgen.core.scheduler import Refusal, Scheduler, SchedulerStats
 from batchgen.core.sequence import Sequence
 from batchgen.core.step import ModelRunner
@@ -37,8 +36,8 @@ class Engine:
     def run(self, windows: Iterable[list[Sequence]]) -> Iterator[list[Outcome]]:
         """Run all sequences; after each step, yield those that it finished and those that can't run at all.
 
-        A window is read when fewer sequences wait than a step can hold, so that steps stay full across the seam, and
-        is begun in the offline order. A source may yield an empty window to be asked again after the next step.
+        A window is read when fewer sequences wait than a step can hold, so that steps stay full across the seam.
+        A source may yield an empty window to be asked again after the next step.
         """
         remaining = iter(windows)
         enough = self._runner.capacity.max_num_seqs
@@ -48,16 +47,10 @@ class Engine:
             if not exhausted and self._scheduler.stats().waiting < enough:
                 window = next(remaining, None)
                 exhausted = window is None
-                outcomes += self._admit(window or [])
+                outcomes += self._scheduler.add(window or [])
             plan = self._scheduler.schedule()
             if plan is not None:
                 outcomes += self._scheduler.commit(plan, self._runner.execute(plan))
             elif exhausted:
                 return
             yield outcomes
-
-    def _admit(self, window: list[Sequence]) -> Iterator[Refusal]:
-        for sequence in offline_order(window):
-            refusal = self._scheduler.add(sequence)
-            if refusal is not None:
-                yield refusal

@@ -74,6 +74,7 @@ class FakeRunner:
 
     def execute(self, plan: StepPlan) -> StepResult:
         self._check_plan(plan)
+        self._copy(plan)
         self._write(plan)
         self.steps += 1
         self.computed_tokens += plan.num_tokens
@@ -137,6 +138,15 @@ class FakeRunner:
             for block in s.block_table[s.start // capacity.block_size : -(-s.stop // capacity.block_size)]
         ]
         assert len(set(written)) == len(written), "a block is written by two sequences"
+
+    def _copy(self, plan: StepPlan) -> None:
+        size = self._capacity.block_size
+        for copy in plan.copies:
+            assert 0 < copy.tokens < size
+            for offset in range(size):
+                self._slots.pop(copy.target * size + offset, None) if copy.target != copy.source else None
+            for offset in range(copy.tokens):
+                self._slots[copy.target * size + offset] = self._slots[copy.source * size + offset]
 
     def _write(self, plan: StepPlan) -> None:
         """Fill the step's slots. The histories need their predecessors, which another sequence of the step may write;

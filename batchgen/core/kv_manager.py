@@ -9,9 +9,11 @@ from dataclasses import dataclass, field
 
 from batchgen.core.block_pool import Block, BlockPool
 from batchgen.core.prefix_index import Entry, PrefixIndex
+from batchgen.core.prefix_tree import PrefixNode, PrefixTree, shared_tokens
 from batchgen.core.sequence import Sequence
+from batchgen.core.step import BlockCopy
 
-__all__ = ["KVManager", "Match"]
+__all__ = ["KVManager", "Match", "Opened"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,6 +21,10 @@ class Match:
     """The beginning of a sequence that lies in the cache already."""
 
     entries: tuple[Entry, ...]
+    source: Entry | None = None
+    """A block whose first tokens are the next ones; they are copied, since the rest of the block is another's."""
+    copied: int = 0
+    """How many tokens that is."""
 
     def __len__(self) -> int:
         """Blocks matched."""
@@ -28,6 +34,15 @@ class Match:
     def idle(self) -> int:
         """How many of the blocks are free now, and so count against the free ones when they are held again."""
         return sum(entry.block.references == 0 for entry in self.entries)
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """What a new table begins with."""
+
+    tokens: int
+    """Tokens whose keys and values it has, or will have once the copy is done."""
+    copy: BlockCopy | None
 
 
 @dataclass(slots=True)
@@ -61,6 +76,8 @@ class KVManager:
         self._pool = BlockPool(num_blocks)
         self._index = index
         self._tables: dict[int, _Table] = {}
+        self._computed_number = 0
+        """Entries up to this number were computed by committed steps, so that they can be copied."""
         self._packed: dict[int, list[bytes]] = {}
         """Tokens of each sequence's leading full blocks, packed when they were first looked up."""
         self.block_size = block_size
@@ -75,6 +92,11 @@ class KVManager:
         """Blocks that no sequence holds."""
         return self._pool.num_free
 
+    @property
+    def num_wanted(self) -> int:
+        """Free blocks with a beginning that some sequence waits to use."""
+        return self._pool.num_wanted
+
     def blocks_for(self, length: int) -> int:
         """Blocks that hold `length` tokens."""
         return -(-length // self.block_size)
@@ -82,6 +104,11 @@ class KVManager:
     def missing(self, sequence: Sequence, length: int) -> int:
         """Blocks to take before the sequence's table covers `length` tokens."""
         return self.blocks_for(length) - len(self._tables[sequence.seq_id].blocks)
+
+    def held(self, sequence: Sequence) -> tuple[int, int]:
+        """Blocks that a sequence holds, and how many of them nobody else does."""
+        blocks = self._tables[sequence.seq_id].blocks
+        return len(blocks), sum(block.references == 1 for block in blocks)
 
     def table(self, sequence: Sequence) -> SequenceOf[int]:
         """Block ids of a sequence that holds blocks. It may grow later, and never changes otherwise."""
@@ -96,17 +123,24 @@ class KVManager:
             return Match(())
         found: list[Entry] = []
         entry: Entry | None = None
-        for number in range(sequence.reusable // self.block_size):
-            entry = self._index.find(entry, self._tokens(sequence, number))
-            if entry is None:
+        while len(found) < sequence.reusable // self.block_size:
+            after = self._index.find(entry, self._tokens(sequence, len(found)))
+            if after is None:
                 break
+            entry = after
             found.append(entry)
-        return Match(tuple(found))
+        source = self._index.any_after(entry)
+        if source is None or source.number > self._computed_number:
+            return Match(tuple(found))
+        start = len(found) * self.block_size
+        stop = min(start + self.block_size, sequence.reusable)
+        copied = shared_tokens(_packed(sequence.tokens(start, stop)), source.tokens)
+        return Match(tuple(found), source if copied else None, copied)
 
-    def open(self, sequence: Sequence, match: Match, length: int) -> int:
+    def open(self, sequence: Sequence, match: Match, length: int) -> Opened:
         """Start the sequence's table with the matched blocks and reserve the rest for `length` tokens.
 
-        Returns the number of tokens that the matched blocks hold. `match` must be of this very moment.
+        `match` must be of this very moment, and the copy made before anything is written.
         """
         if sequence.seq_id in self._tables:
             raise ValueError(f"sequence {sequence.seq_id} holds blocks already")
@@ -116,7 +150,10 @@ class KVManager:
             table.append(entry.block)
             table.last = entry
         self.extend(sequence, length)
-        return len(match) * self.block_size
+        copy = None
+        if match.source is not None:
+            copy = BlockCopy(match.source.block.block_id, table.ids[len(match)], match.copied)
+        return Opened(len(match) * self.block_size + match.copied, copy)
 
     def extend(self, sequence: Sequence, length: int) -> None:
         """Reserve blocks until the table covers `length` tokens. Callers compare `missing` with `num_free` first."""
@@ -127,14 +164,35 @@ class KVManager:
                 self._index.forget(block)
             table.append(block)
 
-    def publish(self, sequence: Sequence, stop: int) -> None:
-        """Offer the blocks that are full once the tokens before position `stop` are computed, as this step plans."""
+    def publish(self, sequence: Sequence, stop: int, node: PrefixNode) -> None:
+        """Offer the blocks that are full once the tokens before position `stop` are computed, as this step plans.
+
+        `node`: the longest beginning that the sequence shares with others that were planned for.
+        """
         table = self._tables[sequence.seq_id]
         full = stop // self.block_size
         if self._index is not None:
             for number in range(table.published, full):
-                table.last = self._index.publish(table.last, self._tokens(sequence, number), table.blocks[number])
+                block = table.blocks[number]
+                table.last = self._index.publish(table.last, self._tokens(sequence, number), block)
+                if table.last.block is block:
+                    block.node = node.covering(number)
         table.published = max(table.published, full)
+
+    def settle(self) -> None:
+        """All that was published so far is computed now."""
+        if self._index is not None:
+            self._computed_number = self._index.last_number
+
+    def adopt(self, tree: PrefixTree) -> None:
+        """From now on blocks are kept for the waiting sequences of this tree. Linear in the cache."""
+        for block in self._pool.blocks():
+            block.node = None
+        if self._index is not None:
+            ends: dict[PrefixNode, Entry | None] = {tree.root: None}
+            for node in tree.nodes():
+                self._keep(node, ends)
+        self._pool.sort()
 
     def release(self, sequence: Sequence) -> None:
         """The sequence gives its blocks back. What they hold can be matched until they are taken again.
@@ -154,6 +212,8 @@ class KVManager:
         free = [block.block_id for block in self._pool.free_blocks()]
         assert len(free) == len(set(free)) == self._pool.num_free, "the free list is broken"
         assert not held.keys() & set(free), "a held block is free"
+        for block in self._pool.free_blocks():
+            assert block.spared or not block.users, f"{block} is wanted, and lies among those that nobody wants"
         assert len(held) + len(free) == self.num_blocks, "a block is neither free nor held"
         for block in self._pool.blocks():
             assert block.references == held[block.block_id], f"{block}: {held[block.block_id]} tables hold it"
@@ -167,10 +227,27 @@ class KVManager:
         assert all(count == 1 for count in published.values()), "a block is published twice"
         assert not published.keys() & writable, "a block is published before it is full"
 
+    def _keep(self, node: PrefixNode, ends: dict[PrefixNode, Entry | None]) -> None:
+        """Mark the cached blocks of a node; `ends` has the last entry of each node that is cached whole."""
+        if node.parent not in ends or node.sample is None or self._index is None:
+            return
+        entry = ends[node.parent]
+        for number in range(node.parent.blocks, node.blocks):
+            start = number * self.block_size
+            entry = self._index.find(entry, _packed(node.sample.tokens(start, start + self.block_size)))
+            if entry is None:
+                return
+            entry.block.node = node
+        ends[node] = entry
+
     def _tokens(self, sequence: Sequence, number: int) -> bytes:
         """The tokens of the sequence's block `number`, packed; each block is packed once."""
         packed = self._packed.setdefault(sequence.seq_id, [])
         while len(packed) <= number:
             start = len(packed) * self.block_size
-            packed.append(array("I", sequence.tokens(start, start + self.block_size)).tobytes())
+            packed.append(_packed(sequence.tokens(start, start + self.block_size)))
         return packed[number]
+
+
+def _packed(tokens: SequenceOf[int]) -> bytes:
+    return array("I", tokens).tobytes()

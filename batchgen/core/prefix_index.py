@@ -35,11 +35,18 @@ class PrefixIndex:
     def __init__(self) -> None:
         self._entries: dict[tuple[int, bytes], Entry] = {}
         self._of_block: dict[int, Entry] = {}
-        self._last_number = _ROOT
+        self._sibling: dict[int, Entry] = {}
+        """One of the entries after an entry, by the number of the latter."""
+        self.last_number = _ROOT
+        """Of the entry that was published last."""
 
     def find(self, before: Entry | None, tokens: bytes) -> Entry | None:
         """The entry of `tokens` right after `before`, None: at the start. Its block is held by tables, or free."""
         return self._entries.get((_number(before), tokens))
+
+    def any_after(self, before: Entry | None) -> Entry | None:
+        """One of the entries right after `before`, the same one as long as it is there."""
+        return self._sibling.get(_number(before))
 
     def publish(self, before: Entry | None, tokens: bytes, block: Block) -> Entry:
         """From now on `tokens` after `before` are found in `block`, unless another block holds them already.
@@ -49,8 +56,9 @@ class PrefixIndex:
         key = (_number(before), tokens)
         entry = self._entries.get(key)
         if entry is None:
-            self._last_number += 1
-            entry = self._entries[key] = self._of_block[block.block_id] = Entry(self._last_number, *key, block)
+            self.last_number += 1
+            entry = self._entries[key] = self._of_block[block.block_id] = Entry(self.last_number, *key, block)
+            self._sibling.setdefault(entry.parent, entry)
         return entry
 
     def forget(self, block: Block) -> None:
@@ -58,6 +66,8 @@ class PrefixIndex:
         entry = self._of_block.pop(block.block_id, None)
         if entry is not None:
             del self._entries[entry.parent, entry.tokens]
+            if self._sibling.get(entry.parent) is entry:
+                del self._sibling[entry.parent]
 
     def entries(self) -> Iterator[Entry]:
         """All entries."""

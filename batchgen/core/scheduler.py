@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Sequence as SequenceOf
 from dataclasses import dataclass
 
-from batchgen.core.kv_manager import KVManager
+from batchgen.core.kv_manager import KVManager, Match
+from batchgen.core.lengths import LengthEstimator
 from batchgen.core.logprobs import TokenCounts
-from batchgen.core.ordering import victim
+from batchgen.core.policy import OFFLINE, Demand, Policy
+from batchgen.core.prefix_tree import PrefixNode, PrefixTree
 from batchgen.core.sequence import FinishReason, Pooling, Sequence, Status
-from batchgen.core.step import Capacity, PooledSpan, ScheduledSequence, ScoredSpan, StepPlan, StepResult
+from batchgen.core.step import BlockCopy, Capacity, PooledSpan, ScheduledSequence, ScoredSpan, StepPlan, StepResult
 
 __all__ = ["Refusal", "Scheduler", "SchedulerStats"]
 
@@ -39,40 +42,61 @@ class SchedulerStats:
     """Prompt tokens that first admissions found in the cache."""
     generated_tokens: int
     preemptions: int
+    distinct_tokens: int
+    """Prompt tokens that are left when every beginning is counted once, over all windows."""
+    distinct_depth: int
+    """Sum over those of the positions that each one sees, itself included."""
 
 
 class Scheduler:
     """Continuous batching over one counter a sequence: `computed` catches up with `length`, in chunks or at once.
 
-    Running sequences come first, then waiting ones in the order in which they were added. A sequence is admitted when
-    its blocks are free and one more for each sequence that then runs. When a running sequence finds no free block, the
-    one admitted last gives its blocks back and waits at the front. The oldest is never preempted and fits alone, so
+    Running sequences come first, then waiting ones in the policy's order. A sequence is admitted when the cache is
+    expected to hold it and all others to their ends. When a running sequence finds no free block all the same, a victim
+    behind it gives its blocks back and waits at the front. The oldest is never preempted for another and fits alone, so
     every step makes progress and every sequence ends.
     """
 
-    def __init__(self, capacity: Capacity, kv: KVManager) -> None:
+    def __init__(self, capacity: Capacity, kv: KVManager, policy: Policy = OFFLINE) -> None:
         """Raises `ValueError` where the capacity and the manager's blocks differ."""
         if (kv.num_blocks, kv.block_size) != (capacity.num_blocks, capacity.block_size):
             raise ValueError("the KV manager's blocks are not the runner's")
         self._capacity = capacity
         self._kv = kv
+        self._policy = policy
+        self._lengths = LengthEstimator()
+        self._node_of: dict[int, PrefixNode] = {}
+        """seq_id -> the longest beginning that it shares, for all that run or wait."""
         self._waiting: deque[Sequence] = deque()
+        """Preempted ones, then those that never ran."""
         self._running: list[Sequence] = []
         self._by_id: dict[int, Sequence] = {}
+        self._promised = 0
+        """Blocks that the running ones take at most, had each its own."""
+        self._cache_is_full = False
+        """The next sequence did not fit, and nothing has been freed since."""
         self._outstanding: StepPlan | None = None
         self._steps = self._computed = self._cached = self._generated = self._preemptions = 0
+        self._distinct_tokens = self._distinct_depth = 0
 
-    def add(self, sequence: Sequence) -> Refusal | None:
-        """Queue a sequence, or say why it can never run. Its id must be new."""
-        # The last token that is generated needs no place: nothing is computed after it.
-        needed = self._kv.blocks_for(len(sequence.prompt) + max(0, sequence.params.max_tokens - 1))
-        if needed > self._kv.num_blocks:
-            return Refusal(sequence, needed, self._kv.num_blocks, self._kv.block_size)
-        if sequence.seq_id in self._by_id:
-            raise ValueError(f"sequence {sequence.seq_id} was added before")
-        self._by_id[sequence.seq_id] = sequence
-        self._waiting.append(sequence)
-        return None
+    def add(self, window: SequenceOf[Sequence]) -> list[Refusal]:
+        """Queue sequences, and order them with all that wait already. Their ids must be new.
+
+        Returns those that can never run.
+        """
+        refused: list[Refusal] = []
+        taken: list[Sequence] = []
+        for sequence in window:
+            if (needed := self._at_most(sequence)) > self._kv.num_blocks:
+                refused.append(Refusal(sequence, needed, self._kv.num_blocks, self._kv.block_size))
+                continue
+            if sequence.seq_id in self._by_id:
+                raise ValueError(f"sequence {sequence.seq_id} was added before")
+            self._by_id[sequence.seq_id] = sequence
+            taken.append(sequence)
+        if taken:
+            self._replan(taken)
+        return refused
 
     def schedule(self) -> StepPlan | None:
         """Plan the next step; None where nothing is left to do.
@@ -83,6 +107,7 @@ class Scheduler:
         if self._outstanding is not None:
             raise RuntimeError("the last plan was not committed")
         planned: list[ScheduledSequence] = []
+        copies: list[BlockCopy] = []
         budget = self._capacity.max_num_batched_tokens
         # Of the rows of logits one is kept for each running sequence, so that all of them move on.
         rows = self._capacity.max_num_seqs - len(self._running)
@@ -90,16 +115,16 @@ class Scheduler:
         while len(planned) < len(self._running) and budget > 0:
             sequence = self._running[len(planned)]
             stop = _stop(sequence, budget, rows + 1)
-            if not self._make_room(sequence, stop):
+            if not self._make_room(sequence, stop, len(planned)):
                 break
             planned.append(self._plan(sequence, stop))
             budget -= stop - sequence.computed
             rows -= planned[-1].rows - 1
         # Sequences behind the budget stay for the next step, and nobody is admitted past them.
         if len(planned) == len(self._running) and self._preemptions == preempted_before:
-            self._admit(planned, budget, rows)
+            copies = self._admit(planned, budget, rows)
         if planned:
-            self._outstanding = StepPlan(tuple(planned))
+            self._outstanding = StepPlan(tuple(planned), tuple(copies))
         return self._outstanding
 
     def commit(self, plan: StepPlan, result: StepResult) -> list[Sequence]:
@@ -107,6 +132,7 @@ class Scheduler:
         if plan is not self._outstanding:
             raise ValueError("the plan is not the one that schedule() returned last")
         self._outstanding = None
+        self._kv.settle()
         for scheduled in plan.scheduled:
             sequence = self._by_id[scheduled.seq_id]
             sequence.computed = scheduled.stop
@@ -143,6 +169,8 @@ class Scheduler:
             cached_tokens=self._cached,
             generated_tokens=self._generated,
             preemptions=self._preemptions,
+            distinct_tokens=self._distinct_tokens,
+            distinct_depth=self._distinct_depth,
         )
 
     def running(self) -> list[dict[str, int]]:
@@ -158,13 +186,29 @@ class Scheduler:
             for sequence in tuple(self._running)
         ]
 
-    def _make_room(self, sequence: Sequence, stop: int) -> bool:
+    def _replan(self, arrived: list[Sequence]) -> None:
+        """Order all that never ran, and count anew who will want which beginning."""
+        known = [*self._running, *self._waiting]
+        before, tree = PrefixTree(known, self._kv.block_size), PrefixTree([*known, *arrived], self._kv.block_size)
+        self._distinct_tokens += tree.distinct_tokens - before.distinct_tokens
+        self._distinct_depth += tree.distinct_depth - before.distinct_depth
+        self._node_of = tree.node_of
+        order = self._policy.order(tree, self._expected)
+        preempted = [sequence for sequence in self._waiting if sequence.preemptions]
+        fresh = (one for one in order if one.status is Status.WAITING and not one.preemptions)
+        self._waiting = deque([*preempted, *fresh])
+        self._kv.adopt(tree)
+        tree.forget_sequences()
+        self._cache_is_full = False
+
+    def _make_room(self, sequence: Sequence, stop: int, planned: int) -> bool:
         """Reserve blocks for the tokens before `stop`, preempting as needed; False where that hit the sequence itself.
 
-        Only sequences behind this one are preempted, none that this step has planned.
+        Only this sequence, the first that is not `planned`, and those behind it are preempted.
         """
         while self._kv.missing(sequence, stop) > self._kv.num_free:
-            loser = victim(self._running)
+            behind = self._running[planned + 1 :] if planned == 0 else self._running[planned:]
+            loser = behind[self._policy.victim([self._demand(one) for one in behind])] if behind else sequence
             self._preempt(loser)
             if loser is sequence:
                 return False
@@ -173,26 +217,33 @@ class Scheduler:
 
     def _preempt(self, sequence: Sequence) -> None:
         self._running.remove(sequence)
+        self._promised -= self._at_most(sequence)
+        for node in self._node_of[sequence.seq_id].path():
+            node.users += 1
         self._kv.release(sequence)
         sequence.computed = 0
         sequence.status = Status.WAITING
         sequence.preemptions += 1
         self._preemptions += 1
         self._waiting.appendleft(sequence)
+        self._cache_is_full = False
 
-    def _admit(self, planned: list[ScheduledSequence], budget: int, rows: int) -> None:
+    def _admit(self, planned: list[ScheduledSequence], budget: int, rows: int) -> list[BlockCopy]:
+        """Begin waiting sequences while they fit; returns what is to be copied for them."""
+        copies: list[BlockCopy] = []
         while self._waiting and min(budget, rows) > 0 and len(self._running) < self._capacity.max_num_seqs:
             sequence = self._waiting[0]
-            match = self._kv.match(sequence)
-            # All blocks of the known tokens are reserved at once, so that a prompt in chunks never waits halfway. One
-            # more is left for each sequence that then runs, so that the next step does not undo the admission; only a
-            # sequence that is alone may fill the cache.
-            needed = self._kv.blocks_for(sequence.length) - len(match) + match.idle
-            headroom = len(self._running) + 1 if self._running else 0
-            if needed + headroom > self._kv.num_free:
-                return
+            if self._cache_is_full or not self._fits(sequence, match := self._kv.match(sequence)):
+                self._cache_is_full = True
+                break
             self._waiting.popleft()
-            sequence.computed = self._kv.open(sequence, match, sequence.length)
+            for node in self._node_of[sequence.seq_id].path():
+                node.users -= 1
+            self._promised += self._at_most(sequence)
+            # All blocks of the known tokens are reserved at once, so that a prompt in chunks never waits halfway.
+            opened = self._kv.open(sequence, match, sequence.length)
+            copies += () if opened.copy is None else (opened.copy,)
+            sequence.computed = opened.tokens
             if sequence.preemptions == 0:
                 sequence.cached = sequence.computed
                 self._cached += sequence.cached
@@ -202,9 +253,39 @@ class Scheduler:
             planned.append(self._plan(sequence, stop))
             budget -= stop - sequence.computed
             rows -= planned[-1].rows
+        return copies
+
+    def _fits(self, sequence: Sequence, match: Match) -> bool:
+        """Whether the cache has room for the sequence beside those that run. One that is alone may fill it."""
+        needed = self._kv.blocks_for(sequence.length) - len(match) + match.idle
+        # What others wait for is kept, beside what this one takes of it.
+        free = self._kv.num_free - max(0, self._kv.num_wanted - match.idle)
+        if not self._running:
+            return needed <= self._kv.num_free
+        if self._promised + self._at_most(sequence) + self._kv.num_wanted <= self._kv.num_blocks:
+            return True
+        # One block more for each, so that the next step does not undo the admission.
+        if needed + len(self._running) + 1 > free:
+            return False
+        candidate = self._expectation(sequence, needed, needed - match.idle)
+        return self._policy.fits([*map(self._demand, self._running)], candidate, free, self._kv.block_size)
+
+    def _demand(self, sequence: Sequence) -> Demand:
+        return self._expectation(sequence, *self._kv.held(sequence))
+
+    def _expectation(self, sequence: Sequence, blocks: int, own: int) -> Demand:
+        return Demand(blocks, own, self._expected(sequence))
+
+    def _expected(self, sequence: Sequence) -> float:
+        return self._lengths.remaining(sequence, self._node_of[sequence.seq_id], self._generated)
+
+    def _at_most(self, sequence: Sequence) -> int:
+        """Blocks that a sequence takes in the end, had it all to itself."""
+        # The last token that is generated needs no place: nothing is computed after it.
+        return self._kv.blocks_for(len(sequence.prompt) + max(0, sequence.params.max_tokens - 1))
 
     def _plan(self, sequence: Sequence, stop: int) -> ScheduledSequence:
-        self._kv.publish(sequence, stop)
+        self._kv.publish(sequence, stop, self._node_of[sequence.seq_id])
         params = sequence.params
         samples = stop == sequence.length and params.max_tokens > 0
         if samples and params.penalised and sequence.counts is None:
@@ -248,9 +329,12 @@ class Scheduler:
         sequence.finish_reason = sequence.finish_reason or FinishReason.LENGTH
         sequence.status = Status.FINISHED
         sequence.counts = None
+        self._lengths.learn(sequence, self._node_of.pop(sequence.seq_id))
+        self._promised -= self._at_most(sequence)
         self._kv.release(sequence)
         self._kv.forget(sequence)
         del self._by_id[sequence.seq_id]
+        self._cache_is_full = False
 
 
 def _stop(sequence: Sequence, budget: int, rows: int) -> int:

@@ -12,7 +12,16 @@ from batchgen.core.logprobs import TokenCounts, TokenLogprobs
 from batchgen.core.sampling import SamplingParams
 from batchgen.core.sequence import TokenGuide
 
-__all__ = ["Capacity", "ModelRunner", "PooledSpan", "ScheduledSequence", "ScoredSpan", "StepPlan", "StepResult"]
+__all__ = [
+    "BlockCopy",
+    "Capacity",
+    "ModelRunner",
+    "PooledSpan",
+    "ScheduledSequence",
+    "ScoredSpan",
+    "StepPlan",
+    "StepResult",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,11 +94,23 @@ class ScheduledSequence:
         return (self.sampling is not None) + (0 if self.scored is None else len(self.scored.tokens))
 
 
+@dataclass(frozen=True, slots=True)
+class BlockCopy:
+    """Keys and values of the first tokens of a block, which another block begins with too."""
+
+    source: int
+    target: int
+    tokens: int
+    """How many, at least one and less than a block; what the other slots of the target hold does not matter."""
+
+
 @dataclass(frozen=True)
 class StepPlan:
     """A ragged batch: no sequence occurs twice, no block is written by two of them."""
 
     scheduled: tuple[ScheduledSequence, ...]
+    copies: tuple[BlockCopy, ...] = ()
+    """To be done first, in this order: a target may be the source of a copy before it."""
 
     @cached_property
     def num_tokens(self) -> int:

@@ -68,6 +68,8 @@ class Runner:
         """Compute the plan and choose the next tokens."""
         if self._program is None or self._logits is None:
             raise RuntimeError("the runner is closed")
+        for copy in plan.copies:
+            self._program.copy_block(copy.source, copy.target)
         self._program.run(make_batch(plan, self._block_size))
         tokens: list[int] = []
         if plan.sampled:

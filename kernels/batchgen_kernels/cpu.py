@@ -49,6 +49,7 @@ class NativeProgram:
             shape.max_tokens, shape.max_seqs, shape.num_blocks, shape.block_size, threads, instruction_set
         )
         self._shape = shape
+        self._caches: list[_native.Cache] = []
 
     @property
     def name(self) -> str:
@@ -83,7 +84,8 @@ class NativeProgram:
         return self._program.linear_f32(_floats(weight), given)
 
     def kv_cache(self, num_kv_heads: int, head_dim: int) -> ops.KVCache:
-        return self._program.cache(num_kv_heads, head_dim)
+        self._caches.append(self._program.cache(num_kv_heads, head_dim))
+        return self._caches[-1]
 
     def rotary_table(self, cos: torch.Tensor, sin: torch.Tensor) -> ops.RotaryTable:
         return self._program.rotary(_floats(cos), _floats(sin))
@@ -138,6 +140,11 @@ class NativeProgram:
         self._program.gather(_buffer(x), _buffer(out))
 
     # -- replay ----------------------------------------------------------------------------------------------------
+
+    def copy_block(self, source: int, target: int) -> None:
+        for cache in self._caches:
+            for blocks in cache.numpy():
+                blocks[target] = blocks[source]
 
     def run(self, batch: ops.Batch) -> None:
         self._program.run(

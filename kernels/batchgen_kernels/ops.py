@@ -287,6 +287,10 @@ class Program(Protocol):
 
     # -- replay ----------------------------------------------------------------------------------------------------
 
+    def copy_block(self, source: int, target: int) -> None:
+        """Copy one block of every layer's cache, all slots of it, before the next run. The two may be the same."""
+        ...
+
     def run(self, batch: Batch) -> None:
         """Compute all recorded ops for this batch."""
         ...

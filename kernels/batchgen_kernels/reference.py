@@ -222,6 +222,7 @@ class TorchProgram:
     def __init__(self, shape: ops.Shape) -> None:
         self._shape = shape
         self._ops: list[Callable[[_Step], None]] = []
+        self._caches: list[_KVCache] = []
 
     # -- storage ---------------------------------------------------------------------------------------------------
 
@@ -244,7 +245,8 @@ class TorchProgram:
     def kv_cache(self, num_kv_heads: int, head_dim: int) -> _KVCache:
         # Left empty: pages that no token has reached take no memory.
         size = (self._shape.num_blocks, self._shape.block_size, num_kv_heads, head_dim)
-        return _KVCache(torch.empty(size), torch.empty(size))
+        self._caches.append(_KVCache(torch.empty(size), torch.empty(size)))
+        return self._caches[-1]
 
     def rotary_table(self, cos: torch.Tensor, sin: torch.Tensor) -> _RotaryTable:
         return _RotaryTable(cos.float(), sin.float())
@@ -372,6 +374,11 @@ class TorchProgram:
         self._ops.append(op)
 
     # -- replay ----------------------------------------------------------------------------------------------------
+
+    def copy_block(self, source: int, target: int) -> None:
+        for cache in self._caches:
+            for blocks in (cache.keys, cache.values):
+                blocks[target] = blocks[source]
 
     @torch.inference_mode()
     def run(self, batch: ops.Batch) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from transformers import PreTrainedModel
 from batchgen.checkpoint.types import Checkpoint
 from batchgen.config import EngineConfig, Kernels
 from batchgen.core.kv_manager import KVManager
+from batchgen.core.policy import OFFLINE, Policy
 from batchgen.core.prefix_index import PrefixIndex
 from batchgen.core.sampling import SamplingParams
 from batchgen.core.scheduler import Scheduler
@@ -111,12 +113,14 @@ def test_greedy_tokens_are_those_of_transformers(saved: tuple[PreTrainedModel, C
     assert tokens == [expected_tokens(model, prompt) for prompt in prompts]
 
 
-def scheduled(runner: ModelRunner, prompts: list[list[int]], params: SamplingParams) -> tuple[list[list[int]], int]:
+def scheduled(
+    runner: ModelRunner, prompts: list[list[int]], params: SamplingParams, policy: Policy
+) -> tuple[list[list[int]], int]:
     """Outputs through the scheduler, and how many preemptions there were."""
     kv = KVManager(runner.capacity.num_blocks, runner.capacity.block_size, PrefixIndex())
-    scheduler = Scheduler(runner.capacity, kv)
+    scheduler = Scheduler(runner.capacity, kv, policy)
     sequences = [Sequence(seq_id=i, prompt=prompt, params=params) for i, prompt in enumerate(prompts)]
-    assert not any(scheduler.add(sequence) for sequence in sequences)
+    assert not scheduler.add(sequences)
     for _ in count():
         plan = scheduler.schedule()
         if plan is None:
@@ -128,16 +132,20 @@ def scheduled(runner: ModelRunner, prompts: list[list[int]], params: SamplingPar
 @pytest.mark.parametrize("kernels", KERNELS)
 @pytest.mark.parametrize("name", ["llama", "gemma3"])
 def test_the_scheduler_changes_nothing(name: str, kernels: Kernels, tmp_path: Path) -> None:
-    """Shared prefixes, also within one step, and so few blocks that sequences are preempted."""
+    """Shared prefixes, also within one step and copied in part, planned for; then so few blocks that, with no plan,
+    sequences are preempted."""
     model = make_model(name)
     checkpoint = save_checkpoint(model, tmp_path)
     stem = random_prompts(1, 40, 300)[0]
     prompts = [stem + tail for tail in random_prompts(6, 10, 300)] + [stem, stem]
     block_bytes = read_spec(checkpoint.config).kv_bytes_per_token * 4
     runner = load_runner(checkpoint, engine(kernels, kv_cache_memory=24 * block_bytes))
-    outputs, preemptions = scheduled(runner, prompts, GREEDY)
+    expected = [expected_tokens(model, prompt) for prompt in prompts]
+    assert scheduled(runner, prompts, GREEDY, OFFLINE) == (expected, 0)
+    no_plan = replace(OFFLINE, order=lambda tree, _: tree.sequences(), fits=lambda *_: True)
+    outputs, preemptions = scheduled(runner, prompts, GREEDY, no_plan)
     assert preemptions > 0
-    assert outputs == [expected_tokens(model, prompt) for prompt in prompts]
+    assert outputs == expected
 
 
 def test_sampled_tokens_do_not_depend_on_the_batch(tmp_path: Path) -> None:

@@ -9,8 +9,9 @@ from itertools import product
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, multiple, rule
 
-from batchgen.core.kv_manager import KVManager
+from batchgen.core.kv_manager import KVManager, Match
 from batchgen.core.prefix_index import Entry, PrefixIndex
+from batchgen.core.prefix_tree import PrefixNode
 from batchgen.core.sampling import SamplingParams
 from batchgen.core.sequence import Sequence
 
@@ -60,7 +61,8 @@ class KVManagerMachine(RuleBasedStateMachine):
     @rule(sequence=live, count=st.integers(1, 14))
     def compute(self, sequence: Sequence, count: int) -> None:
         stop = min(sequence.length, sequence.computed + count)
-        self.kv.publish(sequence, stop)
+        self.kv.publish(sequence, stop, PrefixNode(0))
+        self.kv.settle()
         for number in range(sequence.computed // SIZE, stop // SIZE):
             new = Node(self.tables[sequence.seq_id][number])
             children = self.ends[sequence.seq_id].children
@@ -114,12 +116,28 @@ class KVManagerMachine(RuleBasedStateMachine):
         assert [entry.block.block_id for entry in match.entries] == [node.block for node in nodes]
         if self.kv.blocks_for(sequence.length) - len(match) + match.idle > free:
             return multiple()
-        sequence.computed = self.kv.open(sequence, match, sequence.length)
-        assert sequence.computed == len(nodes) * SIZE < sequence.length
+        self._check_copy(sequence, match, nodes[-1] if nodes else self.root)
+        opened = self.kv.open(sequence, match, sequence.length)
+        # The machine has no keys to copy: what a copy would bring is computed.
+        sequence.computed = len(nodes) * SIZE
+        assert opened.tokens == sequence.computed + match.copied < sequence.length
         self.ends[sequence.seq_id] = nodes[-1] if nodes else self.root
         self.tables[sequence.seq_id] = [entry.block.block_id for entry in match.entries]
         self._note_table(sequence)
         return sequence
+
+    def _check_copy(self, sequence: Sequence, match: Match, node: Node) -> None:
+        """What is copied lies in a block that follows the matched ones, and ends before the sequence does."""
+        if match.source is None:
+            assert match.copied == 0
+            return
+        assert match.source.block.block_id in {child.block for child in node.children.values()}
+        held = memoryview(match.source.tokens).cast("I").tolist()
+        start = len(match) * SIZE
+        stop = start + match.copied
+        assert 0 < match.copied < SIZE
+        assert held[: match.copied] == sequence.tokens(start, stop)
+        assert stop == sequence.length - 1 or held[match.copied] != sequence.tokens(stop, stop + 1)[0]
 
     def _note_table(self, sequence: Sequence) -> None:
         """Blocks behind those known so far were taken from the free ones: their old contents are gone."""

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from batchgen.core.kv_manager import KVManager
-from batchgen.core.ordering import offline_order
+from batchgen.core.policy import OFFLINE, Policy
 from batchgen.core.prefix_index import PrefixIndex
 from batchgen.core.sampling import SamplingParams
 from batchgen.core.scheduler import Refusal, Scheduler
@@ -61,10 +61,7 @@ def drive(
     total = sum(s.length + s.params.max_tokens for batch in arrivals for s in batch)
     # Generous, and finite: a preemption costs a whole sequence at most, and the oldest always moves on.
     for _ in range(10 + len(arrivals) + total * (1 + sum(map(len, arrivals)))):
-        for sequence in pending.pop(0) if pending else []:
-            refusal = scheduler.add(sequence)
-            if refusal is not None:
-                refused.append(refusal)
+        refused += scheduler.add(pending.pop(0) if pending else [])
         plan = scheduler.schedule()
         kv.check_invariants()
         if plan is None:
@@ -78,18 +75,27 @@ def drive(
     raise AssertionError("no end in sight")
 
 
+def at_random(rng: random.Random) -> Policy:
+    """No plan at all: any order, admission by the toss of a coin, any victim."""
+    return Policy(
+        order=lambda tree, _: rng.sample(tree.sequences(), len(tree.node_of)),
+        fits=lambda *_: rng.random() < 0.5,
+        victim=lambda running: rng.randrange(len(running)),
+    )
+
+
 @given(
     cases(), st.sampled_from([True, True, False]), st.booleans(), st.integers(1, 4), st.randoms(use_true_random=False)
 )
 def test_outputs_do_not_depend_on_scheduling(
-    case: tuple[list[Request], Capacity], shared: bool, ordered: bool, waves: int, rng: random.Random
+    case: tuple[list[Request], Capacity], shared: bool, planned: bool, waves: int, rng: random.Random
 ) -> None:
     requests, capacity = case
-    scheduler, kv = scheduler_for(capacity, PrefixIndex() if shared else None)
+    kv = KVManager(capacity.num_blocks, capacity.block_size, PrefixIndex() if shared else None)
+    scheduler = Scheduler(capacity, kv, OFFLINE if planned else at_random(rng))
     runner = FakeRunner(capacity)
     sequences = [Sequence(i, prompt, params) for i, (prompt, params) in enumerate(requests)]
-    arranged = offline_order(sequences) if ordered else rng.sample(sequences, len(sequences))
-    arrivals = [arranged[i::waves] for i in range(waves)]
+    arrivals = [sequences[i::waves] for i in range(waves)]
 
     finished, refused = drive(scheduler, kv, runner, arrivals)
 
@@ -116,11 +122,11 @@ def test_with_room_for_all_every_shared_block_is_computed_once(requests: list[Re
     scheduler, kv = scheduler_for(capacity, PrefixIndex())
     sequences = [Sequence(i, prompt, SamplingParams(max_tokens=1)) for i, (prompt, _) in enumerate(requests)]
 
-    finished, _ = drive(scheduler, kv, FakeRunner(capacity), [offline_order(sequences)])
+    finished, _ = drive(scheduler, kv, FakeRunner(capacity), [sequences])
 
     known: set[tuple[int, ...]] = set()
     expected = 0
-    for prompt in (tuple(sequence.prompt) for sequence in offline_order(sequences)):
+    for prompt in (tuple(sequence.prompt) for sequence in finished):  # all in one step, so in the order of admission
         ends = range(block_size, len(prompt) + 1, block_size)
         # A whole prompt is never taken from the cache: its last token must be computed for its logits.
         shared = sum(prompt[:end] in known for end in ends if end < len(prompt))
@@ -154,10 +160,3 @@ def test_a_preempted_sequence_keeps_its_tokens(case: tuple[list[Request], Capaci
         assert seen[sequence.seq_id] == sequence.output
         assert len(sequence.output) == min(5, sequence.params.max_tokens)
         assert (sequence.finish_reason is FinishReason.STOP) == (len(sequence.output) == 5)
-
-
-@given(st.lists(st.lists(st.integers(0, 70_000), min_size=1, max_size=6), max_size=30), st.randoms())
-def test_offline_order_is_the_lexicographic_one(prompts: list[list[int]], rng: random.Random) -> None:
-    sequences = [Sequence(i, prompt, SamplingParams(max_tokens=1)) for i, prompt in enumerate(prompts)]
-    ordered = offline_order(rng.sample(sequences, len(sequences)))
-    assert [list(s.prompt) for s in ordered] == sorted(prompts)

@@ -7,8 +7,11 @@ import pytest
 from batchgen.core.block_pool import BlockPool
 from batchgen.core.kv_manager import KVManager
 from batchgen.core.prefix_index import PrefixIndex
+from batchgen.core.prefix_tree import PrefixNode
 from batchgen.core.sampling import SamplingParams
 from batchgen.core.sequence import Sequence
+
+ALONE = PrefixNode(0)
 
 
 def sequence(seq_id: int, prompt: list[int]) -> Sequence:
@@ -17,8 +20,8 @@ def sequence(seq_id: int, prompt: list[int]) -> Sequence:
 
 def begin(kv: KVManager, one: Sequence) -> list[int]:
     """Open a sequence and publish all its full blocks; returns its table."""
-    one.computed = kv.open(one, kv.match(one), one.length)
-    kv.publish(one, one.length)
+    one.computed = kv.open(one, kv.match(one), one.length).tokens
+    kv.publish(one, one.length, ALONE)
     return list(kv.table(one))
 
 
@@ -113,7 +116,7 @@ def test_blocks_of_generated_tokens_are_found_after_a_preemption() -> None:
     begin(kv, one)
     one.output += [4, 5]
     kv.extend(one, one.length)
-    kv.publish(one, one.length)
+    kv.publish(one, one.length, ALONE)
     table = list(kv.table(one))
     kv.release(one)
     assert [entry.block.block_id for entry in kv.match(one).entries] == table[:2]
@@ -123,7 +126,7 @@ def test_blocks_that_are_not_full_are_not_published() -> None:
     kv = KVManager(num_blocks=4, block_size=4, index=PrefixIndex())
     one = sequence(0, list(range(8)))
     kv.open(one, kv.match(one), one.length)
-    kv.publish(one, 7)
+    kv.publish(one, 7, ALONE)
     assert len(kv.match(sequence(1, list(range(9))))) == 1
 
 

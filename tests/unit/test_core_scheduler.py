@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
-from batchgen.core.ordering import offline_order
+from batchgen.core.kv_manager import KVManager
+from batchgen.core.policy import OFFLINE, Policy
 from batchgen.core.prefix_index import PrefixIndex
 from batchgen.core.sampling import SamplingParams
 from batchgen.core.scheduler import Refusal, Scheduler
@@ -15,17 +18,26 @@ from tests.fakes import scheduler_for
 Spans = dict[int, tuple[int, int]]
 
 
+EAGER = replace(OFFLINE, fits=lambda *_: True)
+"""Admits without looking ahead, and so has to preempt."""
+
+
 def make(seq_id: int, prompt: list[int], max_tokens: int = 8, stop: frozenset[int] = frozenset()) -> Sequence:
     return Sequence(seq_id, prompt, SamplingParams(max_tokens=max_tokens, stop_token_ids=stop))
 
 
 def scheduler(
-    *sequences: Sequence, blocks: int = 100, block_size: int = 4, seqs: int = 8, tokens: int = 100
+    *sequences: Sequence,
+    blocks: int = 100,
+    block_size: int = 4,
+    seqs: int = 8,
+    tokens: int = 100,
+    policy: Policy = OFFLINE,
 ) -> Scheduler:
     """A scheduler with a shared cache to which the sequences were added."""
-    made, _ = scheduler_for(Capacity(blocks, block_size, seqs, tokens), PrefixIndex())
+    made = Scheduler(Capacity(blocks, block_size, seqs, tokens), KVManager(blocks, block_size, PrefixIndex()), policy)
     for one in sequences:
-        assert made.add(one) is None
+        assert made.add([one]) == []
     return made
 
 
@@ -96,19 +108,18 @@ def test_a_block_in_the_middle_of_a_chunk_is_not_shared_before_it_is_full() -> N
 
 
 def test_max_num_seqs_holds_and_the_next_one_takes_the_place() -> None:
-    one = scheduler(make(0, [1], max_tokens=1), make(1, [2]), make(2, [3]), seqs=2)
-    assert list(step(one)) == [0, 1]
-    assert list(step(one)) == [1, 2]
+    one = scheduler(make(0, [1]), make(1, [2], max_tokens=2), make(2, [3], max_tokens=1), seqs=2)
+    assert [list(step(one)) for _ in range(3)] == [[0, 1], [0, 1], [0, 2]]
 
 
 def test_the_last_admitted_gives_way_and_comes_back_in_order() -> None:
     # Five blocks of two tokens; each sequence takes a block for its prompt, its third and its fifth token.
     sequences = [make(i, [i, 9], max_tokens=5) for i in range(3)]
-    one = scheduler(*sequences, blocks=5, block_size=2)
+    one = scheduler(*sequences, blocks=5, block_size=2, policy=EAGER)
     # Two are admitted: a third would not leave one more block for each.
     assert step(one) == {0: (0, 2), 1: (0, 2)}
     late = make(3, [3], max_tokens=1)
-    one.add(late)
+    one.add([late])
     assert step(one) == {0: (2, 3), 1: (2, 3)}
     assert step(one) == {0: (3, 4), 1: (3, 4)}
     assert step(one) == {0: (4, 5)}
@@ -124,7 +135,7 @@ def test_the_last_admitted_gives_way_and_comes_back_in_order() -> None:
 
 def test_a_prompt_given_up_halfway_leaves_only_what_was_computed() -> None:
     first, second = make(0, [1, 2], max_tokens=6), make(1, list(range(10, 20)), max_tokens=3)
-    one = scheduler(first, second, blocks=14, block_size=1, tokens=3)
+    one = scheduler(first, second, blocks=14, block_size=1, tokens=3, policy=EAGER)
     assert step(one) == {0: (0, 2), 1: (0, 1)}
     assert step(one) == {0: (2, 3), 1: (1, 3)}
     assert step(one) == {0: (3, 4), 1: (3, 5)}
@@ -138,7 +149,7 @@ def test_a_prompt_given_up_halfway_leaves_only_what_was_computed() -> None:
 def test_the_step_that_preempts_admits_nobody_even_where_nearly_all_is_shared() -> None:
     # Twins in lockstep fill a block each at every step, the second one's in vain: all its blocks are copies.
     twins = [make(0, [1]), make(1, [1])]
-    one = scheduler(*twins, blocks=9, block_size=1)
+    one = scheduler(*twins, blocks=9, block_size=1, policy=EAGER)
     while not twins[1].preemptions:
         spans = step(one)
     assert spans == {0: (4, 5)}
@@ -147,10 +158,10 @@ def test_the_step_that_preempts_admits_nobody_even_where_nearly_all_is_shared() 
 
 def test_a_new_arrival_waits_behind_a_preempted_one() -> None:
     first, second = make(0, [1, 2], max_tokens=7), make(1, [3, 4], max_tokens=7)
-    one = scheduler(first, second, blocks=4, block_size=2, seqs=2)
+    one = scheduler(first, second, blocks=4, block_size=2, seqs=2, policy=EAGER)
     while not second.preemptions:
         step(one)
-    one.add(make(2, [5]))
+    one.add([make(2, [5])])
     while first.finish_reason is None:
         step(one)
     assert next(iter(step(one))) == 1
@@ -159,9 +170,9 @@ def test_a_new_arrival_waits_behind_a_preempted_one() -> None:
 def test_what_can_never_fit_is_refused_at_once() -> None:
     one = scheduler(blocks=3, block_size=4)
     # The last generated token is never computed: 12 places are enough for 13 tokens.
-    assert one.add(make(0, [1] * 5, max_tokens=8)) is None
+    assert one.add([make(0, [1] * 5, max_tokens=8)]) == []
     big = make(1, [1] * 6, max_tokens=8)
-    assert one.add(big) == Refusal(big, blocks_needed=4, blocks_available=3, block_size=4)
+    assert one.add([big]) == [Refusal(big, blocks_needed=4, blocks_available=3, block_size=4)]
     assert one.stats().waiting == 1
     run_to_the_end(one)
 
@@ -226,15 +237,4 @@ def test_wiring_faults_are_told() -> None:
         Scheduler(Capacity(5, 4, 1, 1), kv)
     one = scheduler(make(0, [1]))
     with pytest.raises(ValueError, match="added before"):
-        one.add(make(0, [2]))
-
-
-def test_sharers_are_neighbours_in_the_offline_order() -> None:
-    prompts = [[300, 1], [2], [300], [1, 2, 3], [70_000], [1, 2]]
-    ordered = offline_order([make(i, prompt) for i, prompt in enumerate(prompts)])
-    assert [list(s.prompt) for s in ordered] == [[1, 2], [1, 2, 3], [2], [300], [300, 1], [70_000]]
-
-
-def test_equal_prompts_keep_their_order_of_arrival() -> None:
-    ordered = offline_order([make(i, [1]) for i in (2, 0, 1)])
-    assert [s.seq_id for s in ordered] == [0, 1, 2]
+        one.add([make(0, [2])])
