@@ -77,6 +77,9 @@ class OutputConfig:
     output_file: str
     """A folder, or a `.jsonl`, `.parquet` or `.arrow` file, or `-`."""
     error_file: Path | None = None
+    line_format: Literal["auto", "openai", "anthropic", "vllm"] = "auto"
+    """Shape of JSON lines; `auto`: Anthropic's where the first readable line of the input has that form, else
+    OpenAI's."""
     order: Literal["input", "completion"] = "input"
     response_as: Literal["json", "string"] = "json"
     overwrite: bool = False

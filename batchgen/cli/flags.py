@@ -114,6 +114,10 @@ _OUTPUT: Mapping[str, Flag] = {
         metavar="PATH",
     ),
     "error_file": Flag(help="A .jsonl file that failed requests go to as well."),
+    "line_format": Flag(
+        help="Shape of JSON lines. auto: Anthropic's message batches where the input begins so, else OpenAI's batch.",
+        names=("--line-format", "--format", "--compat"),
+    ),
     "order": Flag(help="Order of the rows: the input's, or as they finish."),
     "response_as": Flag(help="Type of the response column: Arrow's JSON extension or plain string."),
     "overwrite": Flag(help="Replace the results that are at the output."),

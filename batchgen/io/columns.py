@@ -16,6 +16,7 @@ from batchgen.protocol.request import Endpoint, RawRow
 __all__ = ["RowShaper", "check_columns", "request_columns"]
 
 _ENVELOPE = frozenset({"custom_id", "method", "url", "body"})
+_MESSAGE_ENVELOPE = frozenset({"custom_id", "params"})
 
 
 def request_columns(config: InputConfig, names: Collection[str]) -> frozenset[str]:
@@ -27,7 +28,7 @@ def request_columns(config: InputConfig, names: Collection[str]) -> frozenset[st
         return frozenset({custom_id, config.prompt_column})
     if "body" not in names and config.messages_column in names:
         return frozenset({custom_id, config.messages_column})
-    return _ENVELOPE | {custom_id}
+    return _envelope(names) | {custom_id}
 
 
 def check_columns(config: InputConfig, names: Collection[str]) -> None:
@@ -37,9 +38,9 @@ def check_columns(config: InputConfig, names: Collection[str]) -> None:
         if name is not None and name not in names:
             raise UsageError(f"input {config.input_file}: {flag} names {name!r}; the columns are: {found}")
     by_setting = config.prompt_template is not None or config.prompt_column is not None
-    if not by_setting and not {"body", config.messages_column} & set(names):
+    if not by_setting and not {"body", "params", config.messages_column} & set(names):
         raise UsageError(
-            f"input {config.input_file}: neither a column 'body' nor {config.messages_column!r}; the columns are: "
+            f"input {config.input_file}: no column 'body', 'params' or {config.messages_column!r}; the columns are: "
             f"{found}. Say which to use with --messages-column, --prompt-column or --prompt-template"
         )
 
@@ -70,13 +71,14 @@ class RowShaper:
         return RawRow(line, data | {"body": body}, None, extra)
 
     def _batch_form(self, row: Mapping[str, Any]) -> dict[str, Any]:
-        data = {name: row[name] for name in _ENVELOPE if name in row}
+        data = {name: row[name] for name in _envelope(row) if name in row}
         if self._config.id_column is not None:
             data["custom_id"] = row.get(self._config.id_column)
-        if isinstance(data.get("body"), str):
-            # A string that is no JSON stays one: the parser refuses it.
-            with suppress(orjson.JSONDecodeError):
-                data["body"] = orjson.loads(data["body"])
+        for name in ("body", "params"):
+            if isinstance(data.get(name), str):
+                # A string that is no JSON stays one: the parser refuses it.
+                with suppress(orjson.JSONDecodeError):
+                    data[name] = orjson.loads(data[name])
         return data
 
     def _body(self, row: Mapping[str, Any]) -> dict[str, Any] | RowFault:
@@ -100,6 +102,10 @@ class RowShaper:
             return {"prompt": prompt}
         roles = {"system": self._config.system_prompt, "user": prompt}
         return {"messages": [{"role": role, "content": content} for role, content in roles.items()]}
+
+
+def _envelope(names: Collection[str]) -> frozenset[str]:
+    return _MESSAGE_ENVELOPE if "params" in names and "body" not in names else _ENVELOPE
 
 
 def _begins_with_system(messages: list[Any]) -> bool:

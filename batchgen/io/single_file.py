@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import orjson
 import pyarrow as pa
 
 from batchgen.io.durable import durable_file
 from batchgen.io.shards import read_shards
-from batchgen.protocol.response import batch_line
+from batchgen.protocol.lines import LINES, AnsweredRow, LineFormat
 
 __all__ = ["write_error_file", "write_single_file"]
 
@@ -20,11 +19,11 @@ _COLUMNS = ("custom_id", "line", "status_code", "error", "response")
 _ROW_GROUP_BYTES = 64 << 20
 
 
-def write_single_file(shards: Path, target: Path, schema: pa.Schema, run_id: str) -> None:
-    """Write `target` as its ending says: `.jsonl` (OpenAI's lines), `.parquet` or `.arrow` (one IPC stream)."""
+def write_single_file(shards: Path, target: Path, schema: pa.Schema, run_id: str, line_format: LineFormat) -> None:
+    """Write `target` as its ending says: `.jsonl` (a batch output), `.parquet` or `.arrow` (one IPC stream)."""
     with durable_file(target) as file:
         if target.suffix == ".jsonl":
-            for line in _lines(shards, run_id):
+            for line in _lines(shards, run_id, line_format):
                 file.write(line)
         elif target.suffix == ".parquet":
             import pyarrow.parquet as pq
@@ -38,10 +37,10 @@ def write_single_file(shards: Path, target: Path, schema: pa.Schema, run_id: str
                     stream.write_batch(batch)
 
 
-def write_error_file(shards: Path, target: Path, run_id: str) -> None:
+def write_error_file(shards: Path, target: Path, run_id: str, line_format: LineFormat) -> None:
     """Write the lines of all rows that failed."""
     with durable_file(target) as file:
-        for line in _lines(shards, run_id, only_failed=True):
+        for line in _lines(shards, run_id, line_format, only_failed=True):
             file.write(line)
 
 
@@ -57,14 +56,9 @@ def _row_groups(shards: Path) -> Iterator[pa.Table]:
         yield pa.Table.from_batches(group)
 
 
-def _lines(shards: Path, run_id: str, *, only_failed: bool = False) -> Iterator[bytes]:
+def _lines(shards: Path, run_id: str, line_format: LineFormat, *, only_failed: bool = False) -> Iterator[bytes]:
+    line_of = LINES[line_format]
     for batch in read_shards(shards):
         for row in batch.select(_COLUMNS).to_pylist():
             if not only_failed or row["status_code"] != 200:
-                yield orjson.dumps(_line(run_id, row), option=orjson.OPT_APPEND_NEWLINE)
-
-
-def _line(run_id: str, row: dict[str, Any]) -> dict[str, Any]:
-    # The body is JSON text already, and needs no second reading.
-    body = None if row["response"] is None else orjson.Fragment(row["response"])
-    return batch_line(run_id, row["line"], row["custom_id"], row["status_code"], body, row["error"])
+                yield orjson.dumps(line_of(AnsweredRow(run_id, **row)), option=orjson.OPT_APPEND_NEWLINE)

@@ -6,7 +6,7 @@ import shutil
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import IO, Any, Protocol
 
@@ -19,7 +19,7 @@ from batchgen.errors import OutputLockedError, OutputMismatchError, UsageError
 from batchgen.io.durable import durable_file, writing
 from batchgen.io.shards import BOOKKEEPING, ShardWriter, manifest_of, remove_shards
 from batchgen.io.single_file import write_error_file, write_single_file
-from batchgen.protocol.response import batch_line
+from batchgen.protocol.lines import LINES, AnsweredRow, LineFormat
 from batchgen.protocol.result import ResultRow
 
 __all__ = ["Sink", "claim_output", "open_sink"]
@@ -80,12 +80,14 @@ def claim_output(config: OutputConfig, input_file: str) -> Iterator[Place]:
         yield Place(folder, output if single else None)
 
 
-def open_sink(place: Place, config: OutputConfig, schema: pa.Schema, run_id: str, run: Mapping[str, Any]) -> Sink:
+def open_sink(
+    place: Place, config: OutputConfig, schema: pa.Schema, run_id: str, run: Mapping[str, Any], line_format: LineFormat
+) -> Sink:
     """The sink for a claimed place. `run` goes into the manifest."""
     if place.folder is None:
-        return _StandardOutput(config.error_file, run_id)
+        return _StandardOutput(config.error_file, run_id, line_format)
     with writing(place.folder):
-        return _Shards(place.folder, place.target, config, schema, run_id, run)
+        return _Shards(place.folder, place.target, config, schema, run_id, run, line_format)
 
 
 class _Shards:
@@ -97,8 +99,10 @@ class _Shards:
         schema: pa.Schema,
         run_id: str,
         run: Mapping[str, Any],
+        line_format: LineFormat,
     ) -> None:
         self._folder, self._target = folder, target
+        self._line_format = line_format
         self._schema, self._run_id = schema, run_id
         self._error_file = config.error_file
         self._writer = ShardWriter(folder, schema, config, run)
@@ -112,10 +116,10 @@ class _Shards:
             self._writer.finish()
         if self._error_file is not None:
             with writing(self._error_file):
-                write_error_file(self._folder, self._error_file, self._run_id)
+                write_error_file(self._folder, self._error_file, self._run_id, self._line_format)
         if self._target is not None:
             with writing(self._target):
-                write_single_file(self._folder, self._target, self._schema, self._run_id)
+                write_single_file(self._folder, self._target, self._schema, self._run_id, self._line_format)
                 shutil.rmtree(self._folder)
 
     def stop(self) -> None:
@@ -124,8 +128,9 @@ class _Shards:
 
 
 class _StandardOutput:
-    def __init__(self, error_file: Path | None, run_id: str) -> None:
+    def __init__(self, error_file: Path | None, run_id: str, line_format: LineFormat) -> None:
         self._run_id = run_id
+        self._line = LINES[line_format]
         self._error_file = error_file
         self._opened = ExitStack()
         self._errors: IO[bytes] | None = None
@@ -134,9 +139,10 @@ class _StandardOutput:
                 self._errors = self._opened.enter_context(durable_file(error_file))
 
     def append(self, row: ResultRow) -> None:
-        error = None if row.error is None else {"code": row.error.code, "message": row.error.message}
-        shaped = batch_line(self._run_id, row.line, row.custom_id, row.status_code, row.response, error)
-        line = orjson.dumps(shaped, option=orjson.OPT_APPEND_NEWLINE)
+        error = None if row.error is None else asdict(row.error)
+        response = None if row.response is None else orjson.dumps(row.response)
+        answered = AnsweredRow(self._run_id, row.line, row.custom_id, row.status_code, response, error)
+        line = orjson.dumps(self._line(answered), option=orjson.OPT_APPEND_NEWLINE)
         sys.stdout.buffer.write(line)
         if error is not None and self._error_file is not None and self._errors is not None:
             with writing(self._error_file):

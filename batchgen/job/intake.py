@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from batchgen.io.ids import SeenIds
+from batchgen.protocol.anthropic_request import as_sent
 from batchgen.protocol.faults import Code, RowFault
 from batchgen.protocol.parse import Parsed, Parser, custom_id_of, model_of
 from batchgen.protocol.request import RawRow
@@ -71,7 +72,7 @@ class Intake:
         model = model_of(row)
         mismatch = self._models.fault(row.line, model) if model is not None else None
         if mismatch is not None:
-            faults.append(RowFault(Code.MODEL_MISMATCH, mismatch, "body.model"))
+            faults.append(as_sent(row.data, RowFault(Code.MODEL_MISMATCH, mismatch, "body.model")))
         return Parsed(None, (*parsed.faults, *faults), parsed.warnings) if faults else parsed
 
 

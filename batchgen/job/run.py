@@ -19,7 +19,7 @@ from batchgen.core.sequence import Sequence
 from batchgen.engine import Engine
 from batchgen.errors import InvalidInputError, UsageError
 from batchgen.io.ids import SeenIds
-from batchgen.io.readers import count_rows, open_rows
+from batchgen.io.readers import count_rows, first_rows, open_rows
 from batchgen.io.reorder import InputOrder
 from batchgen.io.schema import passed_through, result_schema
 from batchgen.io.sink import Sink, claim_output, open_sink
@@ -32,6 +32,8 @@ from batchgen.job.tracking import Frontend, Tracker
 from batchgen.job.validate import Validation
 from batchgen.job.watchdog import Watchdog
 from batchgen.progress import Progress, Reporter
+from batchgen.protocol.anthropic_request import is_message_request
+from batchgen.protocol.lines import LineFormat
 from batchgen.protocol.parse import Parser
 from batchgen.protocol.request import RawRow
 from batchgen.protocol.response import Responder
@@ -42,6 +44,8 @@ from batchgen.text.tokenizer import end_token_ids
 __all__ = ["run_job"]
 
 _logger = logging.getLogger(__name__)
+_ROWS_ASKED = 1000
+"""Rows that are asked for the form of the file; lines that are no JSON say nothing."""
 
 
 def run_job(config: JobConfig, home: Path, reporter: Reporter) -> Summary:
@@ -64,7 +68,7 @@ def run_job(config: JobConfig, home: Path, reporter: Reporter) -> Summary:
             run = _fingerprint(config, loaded)
             run_id = hashlib.blake2b(repr(run).encode(), digest_size=8).hexdigest()
             schema = result_schema(config.output.response_as, passed_through(config.input))
-            sink = open_sink(place, config.output, schema, run_id, run)
+            sink = open_sink(place, config.output, schema, run_id, run, _line_format(config))
             frontend = _frontend(config, loaded, Responder(run_id, int(time.time())))
             reporter.stage("generating")
             generation = _Generation(config, frontend, loaded.engine(), sink, reporter, rows_total)
@@ -192,6 +196,14 @@ def _frontend(config: JobConfig, loaded: LoadedEngine, responder: Responder) -> 
         model=checkpoint.name,
         served=None if config.input.ignore_request_model else names_of_run(checkpoint, config.model),
     )
+
+
+def _line_format(config: JobConfig) -> LineFormat:
+    chosen = config.output.line_format
+    if chosen != "auto":
+        return chosen
+    first = next((row for row in first_rows(config.input, _ROWS_ASKED) if row.data is not None), None)
+    return "anthropic" if first is not None and is_message_request(first.data) else "openai"
 
 
 def _fingerprint(config: JobConfig, loaded: LoadedEngine) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from batchgen.core.scheduler import Refusal
 from batchgen.core.sequence import Sequence
 from batchgen.io.ids import SeenIds
 from batchgen.job.intake import AnyModel, Intake, ServedModels
+from batchgen.protocol.anthropic_request import as_sent
 from batchgen.protocol.faults import Code, RowFault
 from batchgen.protocol.parse import Parser, custom_id_of
 from batchgen.protocol.request import GenRequest, RawRow
@@ -118,6 +119,7 @@ class Tracker:
         if isinstance(request, RowFault) or isinstance(encoded, RowFault):
             fault = request if isinstance(request, RowFault) else encoded
             assert isinstance(fault, RowFault)
+            fault = as_sent(row.data, fault)
             self._emit(number, self._frontend.responder.refused(row.line, custom_id_of(row), fault, row.extra))
             return []
         lengths = [len(ids) for ids in encoded]
@@ -144,15 +146,19 @@ class Tracker:
     def _choice(self, pending: _Pending, index: int, sequence: Sequence) -> Choice:
         reason = sequence.finish_reason
         assert reason is not None
+        sampling, finish_reason = pending.request.sampling, str(reason)
+        stop_reason: str | int | None = None
         if isinstance(sequence.probe, StopWatcher):
             text = sequence.probe.finish()
+            stop_reason = sequence.probe.matched
             # Text that was held back to the end may complete a stop string.
-            finish_reason = "stop" if sequence.probe.matched is not None else str(reason)
+            finish_reason = "stop" if stop_reason is not None else finish_reason
         else:
-            skip = pending.request.sampling.skip_special_tokens
+            skip = sampling.skip_special_tokens
             text = decode_output(self._frontend.tokenizer, sequence.output, sequence.params, skip_special_tokens=skip)
-            finish_reason = str(reason)
-        return Choice(index, text, finish_reason, len(sequence.output))
+        if stop_reason is None and finish_reason == "stop" and sequence.output[-1] in sampling.stop_token_ids:
+            stop_reason = sequence.output[-1]
+        return Choice(index, text, finish_reason, len(sequence.output), stop_reason)
 
     def _done(self, pending: _Pending) -> None:
         pending.left -= 1

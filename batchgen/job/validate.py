@@ -13,6 +13,7 @@ from batchgen.io.ids import SeenIds
 from batchgen.io.readers import open_rows
 from batchgen.job.finding import find_checkpoint, model_of_run, names_of_run
 from batchgen.job.intake import AnyModel, FirstNamedModel, Intake, ModelRule, ServedModels
+from batchgen.protocol.anthropic_request import as_sent
 from batchgen.protocol.faults import RowFault
 from batchgen.protocol.parse import Parser, custom_id_of
 from batchgen.protocol.request import GenRequest
@@ -71,7 +72,7 @@ class Validation:
                 faults = parsed.faults
                 if parsed.request is not None and self.check is not None:
                     found = self.check(parsed.request)
-                    faults = () if found is None else (found,)
+                    faults = () if found is None else (as_sent(row.data, found),)
                 self.lines += 1
                 if not faults and not parsed.warnings:
                     continue

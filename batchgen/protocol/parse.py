@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from decimal import Decimal
 from typing import Any
 
@@ -12,6 +12,7 @@ import orjson
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
+from batchgen.protocol.anthropic_request import BLOCK_TAGS, MessageParams, as_sent, chat_body, is_message_request
 from batchgen.protocol.bodies import TAGS, ChatBody, CompletionBody
 from batchgen.protocol.faults import Code, RowFault
 from batchgen.protocol.parameters import changes_nothing, is_known
@@ -84,6 +85,8 @@ class Parser:
         if row.fault is not None:
             return Parsed(None, (row.fault,))
         data = row.data or {}
+        if is_message_request(data):
+            return self._parse_message(row, data)
         faults = list(_envelope_faults(data))
         url, body = data.get("url"), data.get("body")
         if not isinstance(url, str) or url not in _BODIES or not isinstance(body, Mapping):
@@ -96,11 +99,26 @@ class Parser:
         try:
             checked = _BODIES[url].model_validate(sent)
         except ValidationError as error:
-            faults += map(_translate, error.errors(include_url=False))
+            faults += (_translate(detail, "body") for detail in error.errors(include_url=False))
             return Parsed(None, tuple(faults))
         if faults:
             return Parsed(None, tuple(faults))
         return Parsed(_request(row, Endpoint(url), checked, body), (), tuple(warnings))
+
+    def _parse_message(self, row: RawRow, data: Mapping[str, Any]) -> Parsed:
+        faults, sent = list(_custom_id_faults(data)), data["params"]
+        if not isinstance(sent, Mapping):
+            return Parsed(None, (*faults, _wrong_type("params", sent, "an object")))
+        sent = {name: value for name, value in sent.items() if value is not None}
+        try:
+            params = MessageParams.model_validate(sent)
+        except ValidationError as error:
+            faults += (_translate(detail, "params") for detail in error.errors(include_url=False))
+            return Parsed(None, tuple(faults))
+        as_chat = {"custom_id": data.get("custom_id"), "url": Endpoint.CHAT.value, "body": chat_body(params, sent)}
+        parsed = self.parse(replace(row, data=as_chat))
+        found, warnings = (tuple(as_sent(data, f) for f in some) for some in (parsed.faults, parsed.warnings))
+        return Parsed(parsed.request, found, warnings)
 
 
 def custom_id_of(row: RawRow) -> str | None:
@@ -118,7 +136,7 @@ def custom_id_of(row: RawRow) -> str | None:
 
 def model_of(row: RawRow) -> str | None:
     """The model that a row asks for, None where it names none."""
-    body = row.data.get("body") if row.data is not None else None
+    body = row.data.get("params" if is_message_request(row.data) else "body") if row.data is not None else None
     model = body.get("model") if isinstance(body, Mapping) else None
     return model if isinstance(model, str) else None
 
@@ -132,7 +150,7 @@ def shortened(value: Any) -> str:
     return text if len(text) <= 60 else f"{text[:57]}..."
 
 
-def _envelope_faults(data: Mapping[str, Any]) -> Iterator[RowFault]:
+def _custom_id_faults(data: Mapping[str, Any]) -> Iterator[RowFault]:
     match data.get("custom_id"):
         case None:
             yield _missing("custom_id", "give each line one of its own")
@@ -147,6 +165,10 @@ def _envelope_faults(data: Mapping[str, Any]) -> Iterator[RowFault]:
             pass
         case value:
             yield _wrong_type("custom_id", value, "a string or a number")
+
+
+def _envelope_faults(data: Mapping[str, Any]) -> Iterator[RowFault]:
+    yield from _custom_id_faults(data)
     urls = " or ".join(Endpoint)
     match data.get("method"):
         case None | "POST":
@@ -258,10 +280,10 @@ def _prompts(prompt: str | list[str] | list[int] | list[list[int]]) -> tuple[Pro
     return tuple(TextPrompt(p) if isinstance(p, str) else TokenPrompt(tuple(p)) for p in prompt)
 
 
-def _translate(detail: ErrorDetails) -> RowFault:
+def _translate(detail: ErrorDetails, root: str) -> RowFault:
     """One of pydantic's errors in our words."""
-    parts = (part for part in detail["loc"] if part not in TAGS)
-    path = "body" + "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in parts)
+    parts = (part for part in detail["loc"] if part not in TAGS and part not in BLOCK_TAGS)
+    path = root + "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in parts)
     kind = detail["type"]
     if kind == "missing":
         return _missing(path, "this url needs it")

@@ -1,4 +1,4 @@
-"""Completions and faults to result rows, and result rows to the lines of OpenAI's batch output."""
+"""Completions and faults to result rows."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from batchgen.protocol.faults import Code, RowFault
 from batchgen.protocol.request import Endpoint
 from batchgen.protocol.result import Choice, Completion, ResultRow
 
-__all__ = ["Responder", "batch_line"]
+__all__ = ["Responder", "row_id"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,29 +80,18 @@ def row_id(run_id: str, line: int, custom_id: str | None) -> str:
     return hashlib.blake2b(f"{run_id}\0{line}\0{custom_id}".encode("utf-8", "replace"), digest_size=12).hexdigest()
 
 
-def batch_line(
-    run_id: str, line: int, custom_id: str | None, status_code: int, body: Any, error: Mapping[str, Any] | None
-) -> dict[str, Any]:
-    """A row in the shape of OpenAI's batch output. A line that is no request at all has an error and no response.
-
-    `body` is the response body in any form that the caller's JSON writer takes.
-    """
-    name = row_id(run_id, line, custom_id)
-    shaped: dict[str, Any] = {"id": f"batch_req_{name}", "custom_id": custom_id, "response": None, "error": None}
-    if body is not None:
-        shaped["response"] = {"status_code": status_code, "request_id": f"req_{name}", "body": body}
-    elif error is not None:
-        shaped["error"] = {"code": error["code"], "message": error["message"]}
-    return shaped
-
-
 def _chat_choice(choice: Choice) -> dict[str, Any]:
     message = {"role": "assistant", "content": choice.text, "refusal": None}
-    return {"index": choice.index, "message": message, "logprobs": None, "finish_reason": choice.finish_reason}
+    return {"index": choice.index, "message": message, "logprobs": None, **_ending(choice)}
 
 
 def _text_choice(choice: Choice) -> dict[str, Any]:
-    return {"index": choice.index, "text": choice.text, "logprobs": None, "finish_reason": choice.finish_reason}
+    return {"index": choice.index, "text": choice.text, "logprobs": None, **_ending(choice)}
+
+
+def _ending(choice: Choice) -> dict[str, Any]:
+    # vLLM's stop_reason stands beside OpenAI's finish_reason.
+    return {"finish_reason": choice.finish_reason, "stop_reason": choice.stop_reason}
 
 
 def _error_type(code: Code) -> str:

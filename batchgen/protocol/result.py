@@ -21,6 +21,8 @@ class Choice:
     finish_reason: str
     """stop or length."""
     completion_tokens: int
+    stop_reason: str | int | None = None
+    """The stop string or the token of `stop_token_ids` that ended it; None for the model's own end."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

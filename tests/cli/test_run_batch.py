@@ -46,7 +46,7 @@ def test_every_flag_arrives(job: StubJob, invoke: Invoke) -> None:
         --max-num-seqs 3 --max-num-batched-tokens 7 --block-size 4 --kv-cache-memory 1.5GiB
         --no-enable-prefix-caching --seed -1 --threads 2 --kernels torch --messages-column mc --prompt-column pc
         --prompt-template pt --system-prompt sp --id-column ic --lenient --ignore-request-model --window 9
-        --error-file e.jsonl --order completion --response-as string --overwrite --rows-per-shard 5
+        --error-file e.jsonl --compat vllm --order completion --response-as string --overwrite --rows-per-shard 5
         --seconds-per-shard 0.5 --max-failed 2.5% --strict --stall-timeout 1.5 --log-requests"""
     assert invoke(*command.split()).exit_code == 0
     assert job.config == JobConfig(
@@ -80,6 +80,7 @@ def test_every_flag_arrives(job: StubJob, invoke: Invoke) -> None:
         output=OutputConfig(
             output_file="out.jsonl",
             error_file=Path("e.jsonl"),
+            line_format="vllm",
             order="completion",
             response_as="string",
             overwrite=True,

@@ -183,7 +183,7 @@ def test_a_row_of_neither_form_is_told_what_a_batch_line_needs(tmp_path: Path) -
 @pytest.mark.parametrize(
     ("settings", "said"),
     [
-        ({}, "neither a column 'body' nor 'messages'; the columns are: question"),
+        ({}, "no column 'body', 'params' or 'messages'; the columns are: question"),
         ({"messages_column": "chat"}, "'chat'"),
         ({"prompt_column": "q"}, "--prompt-column names 'q'; the columns are: question"),
         ({"prompt_column": "question", "id_column": "id"}, "--id-column names 'id'"),

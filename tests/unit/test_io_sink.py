@@ -47,7 +47,7 @@ def row(line: int, **extra: Any) -> ResultRow:
 
 def write(config: OutputConfig, rows: Iterator[ResultRow], schema: pa.Schema = SCHEMA, source: str = "in") -> None:
     with claim_output(config, source) as place:
-        sink = open_sink(place, config, schema, "run-1", {"model": "m"})
+        sink = open_sink(place, config, schema, "run-1", {"model": "m"}, "openai")
         try:
             for one in rows:
                 sink.append(one)
@@ -408,6 +408,6 @@ def test_rows_come_out_in_input_order() -> None:
 
 def test_a_sink_is_what_open_sink_gives(tmp_path: Path) -> None:
     with claim_output(settings(tmp_path / "out"), "in") as place:
-        sink: Sink = open_sink(place, settings(tmp_path / "out"), SCHEMA, "run-1", {})
+        sink: Sink = open_sink(place, settings(tmp_path / "out"), SCHEMA, "run-1", {}, "openai")
         sink.finish()
     assert stored(tmp_path / "out").num_rows == 0

@@ -14,6 +14,7 @@ import datasets
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from anthropic.types.messages import MessageBatchIndividualResponse
 from filelock import FileLock
 from openai.types import Completion
 from openai.types.chat import ChatCompletion
@@ -179,6 +180,30 @@ def test_one_file_holds_the_rows_of_the_shards(tiny_model: Path, mixed: Path, tm
     table = pq.read_table(target) if ending == "parquet" else pa.ipc.open_stream(target.read_bytes()).read_all()
     assert table.num_rows == len(GOOD) + len(BAD)
     assert table["line"].to_pylist() == sorted(table["line"].to_pylist())
+
+
+def test_the_first_readable_line_decides_the_form_of_the_output(tiny_model: Path, tmp_path: Path) -> None:
+    asked = {"max_tokens": 4, "temperature": 0, "messages": [{"role": "user", "content": "the sea"}]}
+    long = asked | {"messages": [{"role": "user", "content": LONG_PROMPT}]}
+    message, too_long = (json.dumps({"custom_id": name, "params": sent}) for name, sent in (("m", asked), ("l", long)))
+    chat = json.dumps({"custom_id": "c", "url": "/v1/chat/completions", "body": asked})
+
+    def rows(*lines: str) -> list[dict[str, Any]]:
+        source = write(tmp_path / "in.jsonl", ["{nonsense", *lines])
+        run(job(tiny_model, source, tmp_path / "out.jsonl", output={"overwrite": True}), tmp_path)
+        return [json.loads(text) for text in (tmp_path / "out.jsonl").read_text().splitlines()]
+
+    *answered, refused = rows(message, chat, too_long)
+    results = [MessageBatchIndividualResponse.model_validate(row).result for row in answered[1:]]
+    assert [result.type for result in results] == ["succeeded", "succeeded"]
+    texts = {row["result"]["message"]["content"][0]["text"] for row in answered[1:]}
+    assert refused["result"]["error"]["error"]["type"] == "invalid_request_error"
+
+    *answered, refused = rows(chat, message, too_long)
+    assert answered[0].keys() == refused.keys() == {"id", "custom_id", "response", "error"}
+    texts |= {row["response"]["body"]["choices"][0]["message"]["content"] for row in answered[1:]}
+    assert len(texts) == 1, "the same question in both forms has the same answer"
+    assert refused["response"]["body"]["error"]["param"] == "params.messages"
 
 
 def test_columns_of_parquet_become_requests_and_are_passed_through(tiny_model: Path, tmp_path: Path) -> None:

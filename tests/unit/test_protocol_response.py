@@ -12,7 +12,7 @@ from openai.types.chat import ChatCompletion
 
 from batchgen.protocol.faults import Code, RowFault
 from batchgen.protocol.request import ChatPrompt, Endpoint, GenRequest, TextPrompt
-from batchgen.protocol.response import Responder, batch_line
+from batchgen.protocol.response import Responder
 from batchgen.protocol.result import Choice, Completion
 
 RESPONDER = Responder("run-1", 1_700_000_000)
@@ -29,7 +29,7 @@ def completion(endpoint: Endpoint, effective: Mapping[str, Any] | None = None) -
         n=2,
         extra={"label": 1},
     )
-    choices = (Choice(0, "Hello", "stop", 4), Choice(1, "", "length", 6))
+    choices = (Choice(0, "Hello", "stop", 4, "\n"), Choice(1, "", "length", 6))
     return Completion(
         request=request, model="m", choices=choices, prompt_tokens=9, cached_tokens=5, effective=effective or {}
     )
@@ -109,18 +109,3 @@ def test_a_refused_request(code: Code, status: int, kind: str) -> None:
 def test_a_line_that_is_no_request() -> None:
     row = RESPONDER.refused(4, None, RowFault(Code.INVALID_JSON_LINE, "no JSON"))
     assert (row.custom_id, row.status_code, row.response) == (None, 422, None)
-
-
-def test_the_three_shapes_of_a_batch_line() -> None:
-    made = batch_line("run", 1, "a", 200, {"x": 1}, None)
-    assert made.keys() == {"id", "custom_id", "response", "error"}
-    assert (made["custom_id"], made["error"]) == ("a", None)
-    assert made["response"].keys() == {"status_code", "request_id", "body"}
-    assert (made["response"]["status_code"], made["response"]["body"]) == (200, {"x": 1})
-    error = {"code": "invalid_value", "message": "change it"}
-    refused = batch_line("run", 2, "b", 400, {"error": error}, error)
-    assert (refused["response"]["status_code"], refused["error"]) == (400, None)
-    assert refused["response"]["body"] == {"error": error}
-    nothing = batch_line("run", 3, None, 422, None, error | {"line": 3})
-    assert (nothing["custom_id"], nothing["response"], nothing["error"]) == (None, None, error)
-    assert len({made["id"], refused["id"], nothing["id"]}) == 3
