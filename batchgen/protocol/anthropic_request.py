@@ -13,9 +13,10 @@ from itertools import groupby
 from typing import Annotated, Any, Literal
 
 import orjson
-from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag
+from pydantic import Discriminator, Field, Tag
 
 from batchgen.protocol.faults import RowFault
+from batchgen.protocol.messages import Shape
 
 __all__ = ["BLOCK_TAGS", "MessageParams", "as_sent", "chat_body", "is_message_request"]
 
@@ -36,18 +37,14 @@ BLOCK_TAGS = frozenset({_TEXT, _BLOCKS, _TEXT_BLOCK, _TOOL_USE, _TOOL_RESULT})
 Name = Annotated[str, Field(min_length=1)]
 
 
-class _Shape(BaseModel):
-    model_config = ConfigDict(strict=True, extra="allow", allow_inf_nan=False)
-
-
-class TextBlock(_Shape):
+class TextBlock(Shape):
     """Text of a message, of the system prompt or of a tool's result."""
 
     type: Literal["text"]
     text: str
 
 
-class ToolUseBlock(_Shape):
+class ToolUseBlock(Shape):
     """A call that the assistant made."""
 
     type: Literal["tool_use"]
@@ -66,7 +63,7 @@ _TEXT_OR_BLOCKS = Discriminator(
 TextContent = Annotated[Annotated[str, Tag(_TEXT)] | Annotated[list[TextBlock], Tag(_BLOCKS)], _TEXT_OR_BLOCKS]
 
 
-class ToolResultBlock(_Shape):
+class ToolResultBlock(Shape):
     """What a call gave."""
 
     type: Literal["tool_result"]
@@ -91,14 +88,14 @@ Block = Annotated[
 ]
 
 
-class Turn(_Shape):
+class Turn(Shape):
     """A message."""
 
     role: Literal["user", "assistant", "system"]
     content: Annotated[Annotated[str, Tag(_TEXT)] | Annotated[list[Block], Tag(_BLOCKS)], _TEXT_OR_BLOCKS]
 
 
-class Tool(_Shape):
+class Tool(Shape):
     """A function that the caller runs."""
 
     type: Literal["custom"] | None = None
@@ -107,7 +104,7 @@ class Tool(_Shape):
     input_schema: dict[str, Any]
 
 
-class Choice(_Shape):
+class Choice(Shape):
     """Whether tools may or must be used."""
 
     type: Literal["auto", "any", "tool", "none"]
@@ -115,7 +112,7 @@ class Choice(_Shape):
     disable_parallel_tool_use: bool = False
 
 
-class MessageParams(_Shape):
+class MessageParams(Shape):
     """The parameters that a chat request has in another shape. Its own checks see to the others."""
 
     max_tokens: Annotated[int, Field(ge=1)]
@@ -154,6 +151,7 @@ def chat_body(params: MessageParams, sent: Mapping[str, Any]) -> dict[str, Any]:
             body["response_format"] = {"type": "json_schema", "json_schema": {"name": "output", "schema": schema}}
     if sent.get("thinking") == {"type": "disabled"}:
         del body["thinking"]
+        body["chat_template_kwargs"] = {"enable_thinking": False}
     return body
 
 

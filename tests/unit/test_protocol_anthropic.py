@@ -53,6 +53,7 @@ def test_a_request_with_everything() -> None:
     (prompt,) = request.prompts
     assert isinstance(prompt, ChatPrompt)
     assert list(prompt.messages) == [{"role": "system", "content": "Be brief."}, *HI]
+    assert prompt.variables == {"enable_thinking": False}
     sampling = request.sampling
     assert (sampling.max_tokens, sampling.temperature, sampling.top_p, sampling.top_k) == (5, 0.5, 0.9, 3)
     assert sampling.stop == ("\n", "END")
