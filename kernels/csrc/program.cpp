@@ -6,16 +6,15 @@
 #include <cstring>
 #include <stdexcept>
 
+#include "linear_units.h"
+
 namespace batchgen {
 namespace {
 
 constexpr int kPanelColumns = 64;
-// Pieces of a linear: enough that threads end together, each with rows enough to be worth reading its weights.
-constexpr int kPiecesPerThread = 8;
-constexpr int kLeastRowsOfPiece = 8;
+constexpr int kPiecesPerThread = 4;
+constexpr int kLeastUnitsOfPiece = 8;
 constexpr size_t kSampleScratch = 8;  // bytes a token of the vocabulary
-
-constexpr int divide_up(int a, int b) { return (a + b - 1) / b; }
 
 int count_of(Extent extent, const BatchView& batch) {
     return extent == Extent::kTokens ? batch.tokens_count : batch.rows_count;
@@ -192,15 +191,13 @@ void Program::linear(Operand& x, Linear& weight, Buffer& out, bool add) {
     record(kind, [=, this, &x, &weight, &out](const BatchView& batch) {
         const int m = count_of(x.extent, batch);
         if (m == 0) return;
-        const int wanted = divide_up(kPiecesPerThread * pool_.size(), panels);
-        const int rows = divide_up(m, std::clamp(wanted, 1, std::max(1, m / kLeastRowsOfPiece)));
-        const int blocks = divide_up(m, rows);
         const OperandView left = x.view();
-        pool_.parallel_for(panels * blocks, 1, [&](int, int begin, int end) {
-            for (int piece = begin; piece < end; ++piece) {
-                const int m0 = piece % blocks * rows;
-                run_linear(*kernels_, left, weight, out.values(), m0, std::min(rows, m - m0), piece / blocks, add);
-            }
+        const Units units(m, panels, static_cast<size_t>(weight.k) * (left.f32 ? sizeof(float) : 1));
+        const int each = std::clamp(units.count() / (kLeastUnitsOfPiece * pool_.size()), 1, kPiecesPerThread);
+        pool_.parallel_for(units.count(), divide_up(units.count(), each * pool_.size()), [&](int, int begin, int end) {
+            units.each(begin, end, [&](int m0, int rows, int panel) {
+                run_linear(*kernels_, left, weight, out.values(), m0, rows, panel, add);
+            });
         });
     });
 }
