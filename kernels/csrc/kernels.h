@@ -45,11 +45,12 @@ struct KernelTable {
     void (*rotate_store)(float* qkv, int q_heads, CacheView cache, const float* cos, const float* sin, const float* q_norm, const float* k_norm, float eps, BatchView batch, int begin, int end);
 
     // ---- attention (attention.inc) ---------------------------------------------------------------------------------
-    // Items are chosen by the op (attention_items counts them); scratch is one thread's workspace of attention_scratch
-    // bytes. window 0: none. qkv holds rotated queries in its first Hq D columns, row stride (Hq + 2 Hk) D.
-    int (*attention_items)(BatchView batch, int kv_heads);
+    // attention_tiles cuts a batch into tiles of up to `most` tokens and writes them and an end, T + 1 at most; an item
+    // is a tile over one key/value head. scratch is one thread's workspace of attention_scratch bytes. window 0: none.
+    // qkv holds rotated queries in its first Hq D columns, row stride (Hq + 2 Hk) D.
+    int (*attention_tiles)(BatchView batch, int block_size, int most, TokenTile* tiles);
     size_t (*attention_scratch)(int q_heads, CacheView cache);
-    void (*attention)(const float* qkv, int q_heads, CacheView cache, float scale, int window, BatchView batch, float* out, void* scratch, int begin, int end);
+    void (*attention)(const float* qkv, int q_heads, CacheView cache, float scale, int window, BatchView batch, const TokenTile* tiles, float* out, void* scratch, int begin, int end);
 
     // ---- sampling (sampling.inc) -----------------------------------------------------------------------------------
     // One row as ops.Program.sample defines it; scratch: vocab * 8 bytes.

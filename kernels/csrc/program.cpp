@@ -14,6 +14,8 @@ namespace {
 constexpr int kPanelColumns = 64;
 constexpr int kPiecesPerThread = 4;
 constexpr int kLeastUnitsOfPiece = 8;
+constexpr int kTilesPerThread = 4;
+constexpr int kRowsOfTile = 32;
 constexpr size_t kSampleScratch = 8;  // bytes a token of the vocabulary
 
 int count_of(Extent extent, const BatchView& batch) {
@@ -224,10 +226,14 @@ void Program::attention(Buffer& qkv, Cache& cache, float scale, int window, Oper
     if (out.quantized && !out.unquantized) out.unquantized = &buffer(out.width, Extent::kTokens);
     float* rows = out.quantized ? out.unquantized->values() : out.values.as<float>();
     record("attention", [=, this, &qkv, &out](const BatchView& batch) {
-        const int items = kernels_->attention_items(batch, view.kv_heads);
+        // As many rows to a tile as it takes, if that leaves items enough for all threads.
+        const int most = std::clamp(batch.tokens_count * view.kv_heads / (kTilesPerThread * pool_.size()), 1,
+                                    std::max(1, kRowsOfTile * view.kv_heads / q_heads));
+        tiles_.resize(batch.tokens_count + 1);
+        const int items = kernels_->attention_tiles(batch, view.block_size, most, tiles_.data()) * view.kv_heads;
         pool_.parallel_for(items, std::max(1, items / (16 * pool_.size())), [&](int worker, int begin, int end) {
-            kernels_->attention(qkv.values(), q_heads, view, scale, window, batch, rows, scratch_[worker].as<void>(),
-                                begin, end);
+            kernels_->attention(qkv.values(), q_heads, view, scale, window, batch, tiles_.data(), rows,
+                                scratch_[worker].as<void>(), begin, end);
         });
         if (!out.quantized) return;
         const OperandView to = out.view();

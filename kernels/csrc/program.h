@@ -124,6 +124,7 @@ class Program {
     std::deque<Cache> caches_;
     std::deque<Rotary> rotaries_;
     std::vector<Memory> scratch_;  // one a thread
+    std::vector<TokenTile> tiles_;  // of the batch, for the attention that is computed
     int vocab_;      // tokens of a batch are below this
     int positions_;  // and positions below this
     std::vector<std::pair<size_t, Op>> ops_;  // index into times_, op

@@ -56,6 +56,12 @@ struct ChangesView {
     }
 };
 
+// Where a tile of consecutive tokens begins, and the sequence of that token.
+struct TokenTile {
+    int token;
+    int sequence;
+};
+
 // How to choose the next token of each row: the arrays of ops.SamplingRows, all [R].
 struct SamplingView {
     int rows;
