@@ -38,8 +38,12 @@ def make_batch(
     rng: np.random.Generator,
     rows: Sequence[int] = (),
     vocab: int = 50,
+    common: Sequence[int] = (),
 ) -> ops.Batch:
-    """One step over these segments; which blocks a sequence has is random."""
+    """One step over these segments; which blocks a sequence has is random.
+
+    `common[s]`: the first blocks that sequence s has in common with the one before it.
+    """
     size = shape.block_size
     needed = _blocks(segments, size)
     free = rng.permutation(shape.num_blocks).astype(np.int32)
@@ -48,6 +52,8 @@ def make_batch(
     for s, (start, count) in enumerate(segments):
         tables[s, : needed[s]] = free[taken : taken + needed[s]]
         taken += needed[s]
+        if s < len(common):
+            tables[s, : common[s]] = tables[s - 1, : common[s]]
         own = np.arange(start, start + count, dtype=np.int32)
         positions.append(own)
         slots.append(tables[s, own // size] * size + own % size)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import cast
 
@@ -45,6 +46,9 @@ class History:
 
         return cls(draw(heads.query) * 2, draw(heads.kv), draw(heads.kv))
 
+    def arrays(self) -> tuple[Floats, Floats, Floats]:
+        return self.queries, self.keys, self.values
+
 
 @dataclass(frozen=True)
 class Machine:
@@ -56,16 +60,24 @@ class Machine:
 
 
 def attend(
-    histories: list[History], segments: list[Segment], heads: Heads, machine: Machine, rng: np.random.Generator
+    histories: list[History],
+    segments: list[Segment],
+    heads: Heads,
+    machine: Machine,
+    rng: np.random.Generator,
+    common: Sequence[int] = (),
 ) -> Floats:
-    """The op over these segments [T, Hq D]; whatever nobody may read is NaN."""
+    """The op over these segments [T, Hq D]; whatever nobody may read is NaN.
+
+    `common[s]`: the first blocks that sequence s has in common with the one before it.
+    """
     shape = shape_for(segments, machine.block_size)
     program = NativeProgram(shape, machine.threads, machine.instruction_set)
     qkv = program.buffer(heads.width, ops.Extent.TOKENS)
     cache = cast("_native.Cache", program.kv_cache(heads.kv, heads.dim))
     out = cast("_native.Operand", program.operand(heads.query * heads.dim, ops.Extent.TOKENS, "float32"))
     program.attention(qkv, cache, heads.dim**-0.5, heads.window, out)
-    batch = make_batch(segments, shape, rng)
+    batch = make_batch(segments, shape, rng, common=common)
     keys, values = cache.numpy()
     for array in (keys, values, qkv.numpy(shape.max_tokens), out.numpy(shape.max_tokens)):
         array.fill(np.nan)
@@ -158,6 +170,42 @@ def test_a_token_has_the_same_bits_in_any_batch(
         )
         for history, (start, count) in zip(histories, segments, strict=True)
         for at in range(start, start + count, chunk)
+    ]
+    np.testing.assert_array_equal(together.view(np.uint32), np.concatenate(alone).view(np.uint32))
+
+
+FAMILIES = st.lists(
+    st.tuples(st.integers(0, 80), st.integers(1, 30), st.sampled_from([1, 1, 1, 3, 12])), min_size=2, max_size=24
+)
+"""Of each sequence: the blocks that it has in common with the one before it, its further blocks, its tokens."""
+
+
+@pytest.mark.parametrize("instruction_set", instruction_sets())
+@settings(max_examples=25, deadline=None)
+@given(heads=HEADS, family=FAMILIES, block_size=st.sampled_from([8, 16, 24]), seed=st.integers(0, 2**32 - 1))
+def test_a_shared_prefix_is_read_together_to_the_same_bits(
+    instruction_set: str, heads: Heads, family: list[tuple[int, int, int]], block_size: int, seed: int
+) -> None:
+    """A tree of prefixes, some of them several splits long, against each sequence by itself."""
+    rng = np.random.default_rng(seed)
+    histories: list[History] = []
+    segments: list[Segment] = []
+    common: list[int] = []
+    for shared, further, count in family:
+        parent = segments[-1][0] // block_size if segments else 0  # blocks that nobody writes to any more
+        common.append(min(shared, parent))
+        length = (common[-1] + further) * block_size + count
+        history = History.random(length, heads, rng)
+        for mine, before in zip(
+            history.arrays(), histories[-1].arrays() if histories else history.arrays(), strict=True
+        ):
+            mine[: common[-1] * block_size] = before[: common[-1] * block_size]
+        histories.append(history)
+        segments.append((length - count, count))
+    together = attend(histories, segments, heads, Machine(instruction_set, 2, block_size), rng, common)
+    alone = [
+        attend([history], [segment], heads, Machine(instruction_set, 1, block_size), rng)
+        for history, segment in zip(histories, segments, strict=True)
     ]
     np.testing.assert_array_equal(together.view(np.uint32), np.concatenate(alone).view(np.uint32))
 
