@@ -83,8 +83,13 @@ class OutputConfig:
     order: Literal["input", "completion"] = "input"
     response_as: Literal["json", "string"] = "json"
     overwrite: bool = False
+    resume_anyway: bool = False
+    """Keep the rows of an earlier run with other settings beside the new ones."""
+    retry_failed: bool = True
+    """Try rows again that failed for a reason that may be gone."""
     rows_per_shard: int = 10_000
-    seconds_per_shard: float = 30.0
+    seconds_per_shard: float = 20.0
+    """A finished row is safe on disk after this time and that of one step."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

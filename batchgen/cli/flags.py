@@ -120,9 +120,11 @@ _OUTPUT: Mapping[str, Flag] = {
     ),
     "order": Flag(help="Order of the rows: the input's, or as they finish."),
     "response_as": Flag(help="Type of the response column: Arrow's JSON extension or plain string."),
-    "overwrite": Flag(help="Replace the results that are at the output."),
+    "overwrite": Flag(help="Run everything anew and replace the results that are at the output."),
+    "resume_anyway": Flag(help="Go on from an output that was written with another model or other settings."),
+    "retry_failed": Flag(help="Try rows of an earlier run again that failed for a reason that may be gone."),
     "rows_per_shard": Flag(help="Rows in one shard, at most.", minimum=1),
-    "seconds_per_shard": Flag(help="Close a shard after this time, so that its rows are safe.", minimum=0),
+    "seconds_per_shard": Flag(help="A finished row is safe on disk after this time, and that of one step.", minimum=0),
 }
 
 _JOB: Mapping[str, Flag] = {

@@ -11,7 +11,7 @@ from typing import IO
 
 from batchgen.errors import OutOfResourcesError, UsageError
 
-__all__ = ["durable_file", "temporary_of", "writing"]
+__all__ = ["durable_file", "identity_of", "sync_folder", "temporary_of", "writing"]
 
 
 @contextmanager
@@ -27,7 +27,7 @@ def durable_file(path: Path) -> Iterator[IO[bytes]]:
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
-    _sync_folder(path.parent)
+    sync_folder(path.parent)
 
 
 def temporary_of(path: Path) -> Path:
@@ -41,13 +41,23 @@ def writing(output: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        if error.errno in {errno.ENOSPC, errno.EDQUOT}:
-            message = f"{output}: the disk is full; finished shards are kept. Free some space and run again"
+        if error.errno in {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}:
+            message = (
+                f"{output}: the disk is full ({error.strerror}); finished rows are kept. Free some space, then the "
+                "same command goes on"
+            )
             raise OutOfResourcesError(message) from error
         raise UsageError(f"{output}: cannot be written: {error}") from error
 
 
-def _sync_folder(folder: Path) -> None:
+def identity_of(path: Path) -> str:
+    """What changes whenever a file does: its size, inode, and times of change to the nanosecond."""
+    state = path.stat()
+    return f"{state.st_size} {state.st_ino} {state.st_mtime_ns} {state.st_ctime_ns}"
+
+
+def sync_folder(folder: Path) -> None:
+    """Make renames within a folder safe."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(descriptor)

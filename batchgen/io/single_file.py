@@ -1,4 +1,4 @@
-"""One file out of the shards of a folder."""
+"""One file out of the parts of a folder."""
 
 from __future__ import annotations
 
@@ -9,45 +9,52 @@ import orjson
 import pyarrow as pa
 
 from batchgen.io.durable import durable_file
-from batchgen.io.shards import read_shards
+from batchgen.io.sources import part_files
 from batchgen.protocol.lines import LINES, AnsweredRow, LineFormat
 
-__all__ = ["write_error_file", "write_single_file"]
+__all__ = ["read_parts", "write_error_file", "write_single_file"]
 
 _COLUMNS = ("custom_id", "line", "status_code", "error", "response")
 """What a line is made of."""
 _ROW_GROUP_BYTES = 64 << 20
 
 
-def write_single_file(shards: Path, target: Path, schema: pa.Schema, run_id: str, line_format: LineFormat) -> None:
+def write_single_file(folder: Path, target: Path, schema: pa.Schema, run_id: str, line_format: LineFormat) -> None:
     """Write `target` as its ending says: `.jsonl` (a batch output), `.parquet` or `.arrow` (one IPC stream)."""
     with durable_file(target) as file:
         if target.suffix == ".jsonl":
-            for line in _lines(shards, run_id, line_format):
+            for line in _lines(folder, run_id, line_format):
                 file.write(line)
         elif target.suffix == ".parquet":
             import pyarrow.parquet as pq
 
             with pq.ParquetWriter(file, schema) as parquet:
-                for table in _row_groups(shards):
+                for table in _row_groups(folder):
                     parquet.write_table(table)
         else:
             with pa.ipc.new_stream(file, schema) as stream:
-                for batch in read_shards(shards):
+                for batch in read_parts(folder):
                     stream.write_batch(batch)
 
 
-def write_error_file(shards: Path, target: Path, run_id: str, line_format: LineFormat) -> None:
+def write_error_file(folder: Path, target: Path, run_id: str, line_format: LineFormat) -> None:
     """Write the lines of all rows that failed."""
     with durable_file(target) as file:
-        for line in _lines(shards, run_id, line_format, only_failed=True):
+        for line in _lines(folder, run_id, line_format, only_failed=True):
             file.write(line)
 
 
-def _row_groups(shards: Path) -> Iterator[pa.Table]:
-    """The batches of the shards, in pieces that suit a Parquet file."""
+def read_parts(folder: Path) -> Iterator[pa.RecordBatch]:
+    """The batches of all parts, in order."""
+    for path in part_files(folder):
+        with pa.memory_map(str(path)) as file, pa.ipc.open_stream(file) as reader:
+            yield from reader
+
+
+def _row_groups(folder: Path) -> Iterator[pa.Table]:
+    """The batches of the parts, in pieces that suit a Parquet file."""
     group: list[pa.RecordBatch] = []
-    for batch in read_shards(shards):
+    for batch in read_parts(folder):
         group.append(batch)
         if sum(piece.nbytes for piece in group) >= _ROW_GROUP_BYTES:
             yield pa.Table.from_batches(group)
@@ -56,9 +63,9 @@ def _row_groups(shards: Path) -> Iterator[pa.Table]:
         yield pa.Table.from_batches(group)
 
 
-def _lines(shards: Path, run_id: str, line_format: LineFormat, *, only_failed: bool = False) -> Iterator[bytes]:
+def _lines(folder: Path, run_id: str, line_format: LineFormat, *, only_failed: bool = False) -> Iterator[bytes]:
     line_of = LINES[line_format]
-    for batch in read_shards(shards):
+    for batch in read_parts(folder):
         for row in batch.select(_COLUMNS).to_pylist():
             if not only_failed or row["status_code"] != 200:
                 yield orjson.dumps(line_of(AnsweredRow(run_id, **row)), option=orjson.OPT_APPEND_NEWLINE)

@@ -12,8 +12,9 @@ from pathlib import Path
 from typing import IO, Any, cast
 
 from batchgen.errors import UsageError
+from batchgen.io.durable import identity_of
 
-__all__ = ["first_bytes_of_stream", "is_parquet", "is_stream", "open_binary"]
+__all__ = ["first_bytes_of_stream", "is_parquet", "is_stream", "open_binary", "source_identity"]
 
 _BUFFER = 1 << 20
 _PACKED_PIECE = 4096
@@ -46,6 +47,21 @@ def open_binary(source: str) -> Iterator[IO[bytes]]:
             yield file
     except (OSError, EOFError, zlib.error) as error:
         raise UsageError(f"input {source}: cannot be read: {error}") from error
+
+
+def source_identity(source: str) -> str | None:
+    """What changes whenever the source does; None where that can't be told."""
+    if is_stream(source):
+        return None
+    if "://" not in source:
+        return identity_of(Path(source)) if Path(source).is_file() else None
+    try:
+        import fsspec
+
+        filesystem, path = fsspec.url_to_fs(source)
+        return str(filesystem.ukey(path))
+    except Exception:  # noqa: BLE001 - storage clients have exceptions of their own; the reader will say what is wrong
+        return None
 
 
 def first_bytes_of_stream() -> bytes:

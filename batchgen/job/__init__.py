@@ -18,6 +18,11 @@ __all__ = ["LoadedEngine", "Summary", "open_engine", "run_job"]
 def __getattr__(name: str) -> Any:
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from batchgen.job import loading, run, summary
+    if name == "run_job":
+        # Alone: a run that finds its output finished needs no engine.
+        from batchgen.job import run
 
-    return next(getattr(module, name) for module in (run, loading, summary) if hasattr(module, name))
+        return run.run_job
+    from batchgen.job import loading, summary
+
+    return getattr(summary if name == "Summary" else loading, name)

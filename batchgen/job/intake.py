@@ -6,7 +6,6 @@ from collections.abc import Set
 from dataclasses import dataclass
 from typing import Protocol
 
-from batchgen.io.ids import SeenIds
 from batchgen.protocol.anthropic_request import as_sent
 from batchgen.protocol.faults import Code, RowFault
 from batchgen.protocol.parse import Parsed, Parser, custom_id_of, model_of
@@ -55,19 +54,20 @@ class FirstNamedModel:
 class Intake:
     """Judges the rows of one file, in order."""
 
-    def __init__(self, parser: Parser, seen: SeenIds, models: ModelRule) -> None:
+    def __init__(self, parser: Parser, models: ModelRule) -> None:
         self._parser = parser
-        self._seen = seen
         self._models = models
 
-    def take(self, row: RawRow) -> Parsed:
-        """The next row's request, or all its faults: those of the row itself come first."""
+    def take(self, row: RawRow, first_line: int | None) -> Parsed:
+        """The next row's request, or all its faults: those of the row itself come first.
+
+        `first_line`: the line before that has the same custom_id.
+        """
         parsed = self._parser.parse(row)
         faults = []
-        custom_id = custom_id_of(row)
-        first = self._seen.first_line(custom_id, row.line) if custom_id is not None else None
-        if first is not None:
-            message = f"custom_id {custom_id!r} was used on line {first} already; give each line its own"
+        if first_line is not None:
+            advice = "give each line its own"
+            message = f"custom_id {custom_id_of(row)!r} was used on line {first_line} already; {advice}"
             faults.append(RowFault(Code.DUPLICATE_CUSTOM_ID, message, "custom_id"))
         model = model_of(row)
         mismatch = self._models.fault(row.line, model) if model is not None else None

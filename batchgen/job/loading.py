@@ -16,6 +16,7 @@ from batchgen.core.prefix_index import PrefixIndex
 from batchgen.core.sampling import SamplingParams
 from batchgen.core.scheduler import Scheduler
 from batchgen.core.sequence import Sequence
+from batchgen.core.step import ModelRunner
 from batchgen.engine import Engine
 from batchgen.errors import OutOfResourcesError, UsageError
 from batchgen.job.finding import find_checkpoint
@@ -56,11 +57,12 @@ class LoadedEngine:
             raise UsageError(encoded.message)
         return encoded[0]
 
-    def engine(self) -> Engine:
-        """A fresh engine over the runner: an empty cache, nothing queued."""
+    def engine(self, runner: ModelRunner | None = None) -> Engine:
+        """A fresh engine, with an empty cache and nothing queued, over the runner or what is given to stand for it."""
         capacity = self.runner.capacity
         index = PrefixIndex() if self.config.enable_prefix_caching else None
-        return Engine(Scheduler(capacity, KVManager(capacity.num_blocks, capacity.block_size, index)), self.runner)
+        scheduler = Scheduler(capacity, KVManager(capacity.num_blocks, capacity.block_size, index))
+        return Engine(scheduler, runner or self.runner)
 
     def generate(self, prompts: Iterable[SequenceOf[int]], params: Iterable[SamplingParams]) -> Iterator[Sequence]:
         """Run prompts of token ids; yield each sequence when it is finished, numbered in the order given.
@@ -89,6 +91,14 @@ class LoadedEngine:
             "block_size": capacity.block_size,
             "max_num_seqs": capacity.max_num_seqs,
             "max_num_batched_tokens": capacity.max_num_batched_tokens,
+            "max_model_len": self.runner.max_model_len,
+        }
+
+    def facts(self) -> dict[str, Any]:
+        """What answers depend on and is known only now."""
+        return {
+            "precision": self.runner.precision,
+            "kernels": self.runner.kernels_name,
             "max_model_len": self.runner.max_model_len,
         }
 

@@ -12,10 +12,12 @@ __all__ = ["Counts", "Summary", "failures_exceed"]
 
 @dataclass(slots=True)
 class Counts:
-    """Rows and tokens so far."""
+    """Rows so far, and the tokens of this run."""
 
     completed: int = 0
     failed: int = 0
+    resumed: int = 0
+    """Completed or failed in an earlier run."""
     prompt_tokens: int = 0
     cached_tokens: int = 0
     completion_tokens: int = 0
@@ -31,15 +33,16 @@ class Summary:
     """The figures of the last line."""
 
     counts: Counts
-    stats: SchedulerStats
+    stats: SchedulerStats | None
+    """None where no row was left to compute."""
     generation_s: float
     """Seconds from the first row to the last."""
     elapsed_s: float
     """Seconds of the whole job, loading included."""
     output: str
     model: str
-    kernels: str
-    precision: str
+    kernels: str | None
+    precision: str | None
     too_many_failed: bool
 
     @property
@@ -49,28 +52,28 @@ class Summary:
 
     def to_json(self) -> dict[str, Any]:
         """The summary as PROTOCOL names its keys. Tokens a second are over generation alone."""
-        counts, seconds = self.counts, max(self.generation_s, 1e-9)
+        counts, stats, seconds = self.counts, self.stats, max(self.generation_s, 1e-9)
         return {
             "status": "too_many_failed" if self.too_many_failed else "completed",
             "request_counts": {
                 "total": counts.total,
                 "completed": counts.completed,
                 "failed": counts.failed,
-                "resumed": 0,
+                "resumed": counts.resumed,
             },
             "usage": {
                 "prompt_tokens": counts.prompt_tokens,
                 "cached_tokens": counts.cached_tokens,
                 "completion_tokens": counts.completion_tokens,
-                "computed_tokens": self.stats.computed_tokens,
+                "computed_tokens": 0 if stats is None else stats.computed_tokens,
             },
             "throughput": {
-                "requests_per_s": round(counts.total / seconds, 3),
+                "requests_per_s": round((counts.total - counts.resumed) / seconds, 3),
                 "output_tokens_per_s": round(counts.completion_tokens / seconds, 1),
                 "total_tokens_per_s": round((counts.prompt_tokens + counts.completion_tokens) / seconds, 1),
             },
-            "steps": self.stats.steps,
-            "preemptions": self.stats.preemptions,
+            "steps": 0 if stats is None else stats.steps,
+            "preemptions": 0 if stats is None else stats.preemptions,
             "efficiency": None,
             "output": self.output,
             "elapsed_s": round(self.elapsed_s, 3),

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from batchgen.core.scheduler import Refusal
 from batchgen.core.sequence import Sequence
-from batchgen.io.ids import SeenIds
+from batchgen.job.arrivals import Arrival
 from batchgen.job.intake import AnyModel, Intake, ServedModels
 from batchgen.protocol.anthropic_request import as_sent
 from batchgen.protocol.faults import Code, RowFault
@@ -25,8 +25,8 @@ __all__ = ["Frontend", "Tracker"]
 
 _logger = logging.getLogger(__name__)
 
-Emit = Callable[[int, ResultRow], None]
-"""Takes the result of the input's row `number`, counted from 0."""
+Emit = Callable[[int, str, ResultRow], None]
+"""Takes a result: the number of the input's row, counted from 0, the digest of its request, the row."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +49,7 @@ class _Pending:
     """A request that has sequences under way."""
 
     number: int
+    digest: str
     request: GenRequest
     resolved: ResolvedSampling
     prompt_lengths: list[int]
@@ -62,11 +63,11 @@ class _Pending:
 class Tracker:
     """Knows which sequences belong to which row, and sees to it that every row gets exactly one result."""
 
-    def __init__(self, frontend: Frontend, seen: SeenIds, emit: Emit, window: int) -> None:
+    def __init__(self, frontend: Frontend, emit: Emit, window: int) -> None:
         """`window`: rows read at once. Reading pauses while twice as many are under way."""
         self._frontend = frontend
         models = AnyModel() if frontend.served is None else ServedModels(frontend.served, frontend.model)
-        self._intake = Intake(frontend.parser, seen, models)
+        self._intake = Intake(frontend.parser, models)
         self._emit = emit
         self._window = window
         self._warned: set[str | None] = set()
@@ -75,15 +76,18 @@ class Tracker:
         self._next_number = 0
         self._next_id = 0
 
-    def windows(self, rows: Iterable[RawRow]) -> Iterator[list[Sequence]]:
-        """Sequences of the rows, a window at a time. An empty one means: not now, too many rows are under way.
+    def windows(self, rows: Iterable[Arrival]) -> Iterator[list[Sequence]]:
+        """Sequences of the rows that are not done, a window at a time. An empty one means: not now, too many rows are
+        under way.
 
         Rows count from the oldest that is unfinished, since results wait for it to be written in order.
         """
         window: list[Sequence] = []
         rows_read = 0
         for row in rows:
-            window += self._begin(row)
+            self._next_number = row.number + 1
+            if not row.done:
+                window += self._begin(row)
             rows_read += 1
             if len(window) >= self._window or rows_read >= self._window:
                 yield window
@@ -111,21 +115,21 @@ class Tracker:
         pending.fault = RowFault(Code.CONTEXT_LENGTH_EXCEEDED, message)
         self._done(pending)
 
-    def _begin(self, row: RawRow) -> list[Sequence]:
-        number = self._next_number
-        self._next_number += 1
-        request = self._accept(row)
+    def _begin(self, arrival: Arrival) -> list[Sequence]:
+        row = arrival.row
+        request = self._accept(row, arrival.first_line)
         encoded = request if isinstance(request, RowFault) else self._frontend.prompter.encode(request)
         if isinstance(request, RowFault) or isinstance(encoded, RowFault):
             fault = request if isinstance(request, RowFault) else encoded
             assert isinstance(fault, RowFault)
             fault = as_sent(row.data, fault)
-            self._emit(number, self._frontend.responder.refused(row.line, custom_id_of(row), fault, row.extra))
+            result = self._frontend.responder.refused(row.line, custom_id_of(row), fault, row.extra)
+            self._emit(arrival.number, arrival.digest, result)
             return []
         lengths = [len(ids) for ids in encoded]
         resolved = self._frontend.sampling.resolve(request, lengths)
-        pending = _Pending(number, request, resolved, lengths, left=len(resolved.params))
-        self._unfinished[number] = pending
+        pending = _Pending(arrival.number, arrival.digest, request, resolved, lengths, len(resolved.params))
+        self._unfinished[arrival.number] = pending
         sequences = []
         for index, params in enumerate(resolved.params):
             probe = watcher(self._frontend.tokenizer, request.sampling, params)
@@ -134,8 +138,8 @@ class Tracker:
             self._next_id += 1
         return sequences
 
-    def _accept(self, row: RawRow) -> GenRequest | RowFault:
-        parsed = self._intake.take(row)
+    def _accept(self, row: RawRow, first_line: int | None) -> GenRequest | RowFault:
+        parsed = self._intake.take(row, first_line)
         for warning in parsed.warnings:
             if warning.param not in self._warned:
                 self._warned.add(warning.param)
@@ -179,7 +183,7 @@ class Tracker:
                     effective=pending.resolved.effective,
                 )
             )
-        self._emit(pending.number, row)
+        self._emit(pending.number, pending.digest, row)
 
     def _span(self) -> int:
         """Rows from the oldest unfinished one to the last one read."""

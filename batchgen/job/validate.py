@@ -9,7 +9,7 @@ from pathlib import Path
 
 from batchgen.checkpoint.types import Checkpoint
 from batchgen.config import InputConfig, ModelConfig
-from batchgen.io.ids import SeenIds
+from batchgen.io.ledger import Ledger
 from batchgen.io.readers import open_rows
 from batchgen.job.finding import find_checkpoint, model_of_run, names_of_run
 from batchgen.job.intake import AnyModel, FirstNamedModel, Intake, ModelRule, ServedModels
@@ -65,10 +65,12 @@ class Validation:
 
         Raises `UsageError` where the input itself can't be read.
         """
-        with SeenIds() as seen:
-            intake = Intake(Parser(self.config.lenient), seen, self.models)
+        with Ledger() as ledger:
+            intake = Intake(Parser(self.config.lenient), self.models)
             for row in open_rows(self.config):
-                parsed = intake.take(row)
+                custom_id = custom_id_of(row)
+                first = None if custom_id is None else ledger.first_line(custom_id, row.line)
+                parsed = intake.take(row, first)
                 faults = parsed.faults
                 if parsed.request is not None and self.check is not None:
                     found = self.check(parsed.request)
@@ -79,7 +81,6 @@ class Validation:
                 self.invalid_lines += bool(faults)
                 self.warnings += len(parsed.warnings)
                 self.by_code.update(fault.code for fault in faults)
-                custom_id = custom_id_of(row)
                 yield from (LineFault(row.line, custom_id, fault) for fault in faults)
                 yield from (LineFault(row.line, custom_id, fault, warning=True) for fault in parsed.warnings)
 

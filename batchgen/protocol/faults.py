@@ -40,6 +40,11 @@ class Code(StrEnum):
             case _:
                 return 400
 
+    @property
+    def retryable(self) -> bool:
+        """Whether the same request could succeed another time."""
+        return self is Code.INTERNAL_ERROR
+
 
 @dataclass(frozen=True, slots=True)
 class RowFault:

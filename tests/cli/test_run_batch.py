@@ -46,7 +46,8 @@ def test_every_flag_arrives(job: StubJob, invoke: Invoke) -> None:
         --max-num-seqs 3 --max-num-batched-tokens 7 --block-size 4 --kv-cache-memory 1.5GiB
         --no-enable-prefix-caching --seed -1 --threads 2 --kernels torch --messages-column mc --prompt-column pc
         --prompt-template pt --system-prompt sp --id-column ic --lenient --ignore-request-model --window 9
-        --error-file e.jsonl --compat vllm --order completion --response-as string --overwrite --rows-per-shard 5
+        --error-file e.jsonl --compat vllm --order completion --response-as string --overwrite --resume-anyway
+        --no-retry-failed --rows-per-shard 5
         --seconds-per-shard 0.5 --max-failed 2.5% --strict --stall-timeout 1.5 --log-requests"""
     assert invoke(*command.split()).exit_code == 0
     assert job.config == JobConfig(
@@ -84,6 +85,8 @@ def test_every_flag_arrives(job: StubJob, invoke: Invoke) -> None:
             order="completion",
             response_as="string",
             overwrite=True,
+            resume_anyway=True,
+            retry_failed=False,
             rows_per_shard=5,
             seconds_per_shard=0.5,
         ),

@@ -23,10 +23,13 @@ from batchgen.errors import (
     OutputMismatchError,
     UsageError,
 )
+from batchgen.io.claim import claim_output
+from batchgen.io.ledger import Ledger
+from batchgen.io.manifest import Manifest, manifest_of
 from batchgen.io.reorder import InputOrder
 from batchgen.io.schema import result_schema
-from batchgen.io.shards import manifest_of
-from batchgen.io.sink import Sink, claim_output, open_sink
+from batchgen.io.sink import Sink, open_sink
+from batchgen.io.sources import result_files
 from batchgen.protocol.faults import Code, RowFault
 from batchgen.protocol.response import Responder
 from batchgen.protocol.result import ResultRow
@@ -45,12 +48,21 @@ def row(line: int, **extra: Any) -> ResultRow:
     return ResultRow(custom_id=f"r{line}", line=line, status_code=200, text="x", response=response, extra=extra)
 
 
+def digest(line: int) -> str:
+    return f"{line:032x}"
+
+
+def manifest() -> Manifest:
+    return Manifest(run_id="run-1", created=0, settings={"model": "m"}, layout={}, input={"identity": "1"})
+
+
 def write(config: OutputConfig, rows: Iterator[ResultRow], schema: pa.Schema = SCHEMA, source: str = "in") -> None:
-    with claim_output(config, source) as place:
-        sink = open_sink(place, config, schema, "run-1", {"model": "m"}, "openai")
+    with claim_output(config, source) as claim:
+        claim.prepare()
+        sink = open_sink(claim, config, schema, manifest(), "openai")
         try:
-            for one in rows:
-                sink.append(one)
+            for number, one in enumerate(rows):
+                sink.append(number, digest(one.line), one)
         except BaseException:
             sink.stop()
             raise
@@ -66,8 +78,14 @@ def settings(path: Path, **other: Any) -> OutputConfig:
 
 
 def stored(folder: Path) -> pa.Table:
-    parts = sorted(folder.glob("part-*.arrow"))
+    """All rows, in parts and beside them."""
+    parts = result_files(folder)
     return pa.concat_tables([pa.ipc.open_stream(part.read_bytes()).read_all() for part in parts])
+
+
+def beside(file: Path) -> list[str]:
+    """What stays beside a single file that is complete."""
+    return [f".{file.name}.batchgen/.batchgen/{name}" for name in ("lock", "manifest.json")]
 
 
 def tree(folder: Path) -> list[str]:
@@ -93,16 +111,17 @@ def test_a_folder_of_shards(tmp_path: Path) -> None:
         None,
         {"code": "invalid_value", "message": "change it", "param": "body.n", "line": 3},
     ]
-    manifest = manifest_of(out)
-    assert manifest is not None
-    assert (manifest["run"], manifest["finished"]) == ({"model": "m"}, True)
-    assert manifest["counts"] == {"rows": 1000, "failed": 333}
-    assert manifest["shards"][1] == {
+    said = manifest_of(out)
+    assert said is not None
+    assert (said.settings, said.finished) == ({"model": "m"}, True)
+    assert said.counts == {"rows": 1000, "failed": 333, "retryable": 0, "resumed": 0}
+    assert said.files[1] == {
         "file": "part-00001.arrow",
         "rows": 400,
         "failed": 133,
         "first_line": 401,
         "last_line": 800,
+        "bytes": (out / "part-00001.arrow").stat().st_size,
     }
 
 
@@ -120,9 +139,14 @@ def test_the_response_as_plain_text(tmp_path: Path) -> None:
     assert stored(tmp_path / "out").to_pylist()[0]["label"] == '"x"'
 
 
-def test_a_shard_is_closed_after_its_time(tmp_path: Path) -> None:
-    write(settings(tmp_path / "out", seconds_per_shard=0), rows(3))
-    assert len(list((tmp_path / "out").glob("part-*"))) == 3
+def test_rows_are_safe_after_their_time_also_if_no_more_come(tmp_path: Path) -> None:
+    config = settings(tmp_path / "out", seconds_per_shard=0)
+    with claim_output(config, "in") as claim:
+        claim.prepare()
+        sink = open_sink(claim, config, SCHEMA, manifest(), "openai")
+        sink.append(0, digest(1), row(1))
+        sink.tick()
+        assert stored(tmp_path / "out")["line"].to_pylist() == [1]
 
 
 @pytest.mark.parametrize("way", ["from_file", "folder", "arrow", "single", "parquet"])
@@ -191,7 +215,7 @@ def test_names_of_ours_are_kept_from_the_inputs_columns() -> None:
 def test_openai_lines(tmp_path: Path) -> None:
     out = tmp_path / "out.jsonl"
     write(settings(out, rows_per_shard=4, error_file=tmp_path / "bad.jsonl"), rows(9))
-    assert tree(tmp_path) == ["bad.jsonl", "out.jsonl"]
+    assert tree(tmp_path) == [*beside(out), "bad.jsonl", "out.jsonl"]
     lines = [json.loads(line) for line in out.read_text(encoding="utf-8").splitlines()]
     assert [line["custom_id"] for line in lines] == [*(f"r{n}" for n in range(1, 9)), None]
     assert lines[0]["response"]["body"] == {"choices": [{"text": "Größe 1"}]}
@@ -218,7 +242,7 @@ def test_standard_output_has_the_same_lines(tmp_path: Path, capsysbinary: pytest
 def test_one_arrow_or_parquet_file(tmp_path: Path, name: str) -> None:
     out = tmp_path / name
     write(settings(out, rows_per_shard=100), rows(1000))
-    assert tree(tmp_path) == [name]
+    assert tree(tmp_path) == [*beside(out), name]
     table = pq.read_table(out) if name.endswith("parquet") else pa.ipc.open_stream(out.read_bytes()).read_all()
     assert table.schema.equals(SCHEMA)
     assert table["line"].to_pylist() == list(range(1, 1001))
@@ -237,17 +261,16 @@ def test_what_was_appended_is_kept_when_the_job_ends_early(tmp_path: Path, name:
         write(settings(tmp_path / name), interrupted(5))
     folder = tmp_path / ("out" if name == "out" else ".out.jsonl.batchgen")
     assert stored(folder)["line"].to_pylist() == [1, 2, 3, 4, 5]
-    manifest = manifest_of(folder)
-    assert manifest is not None
-    assert manifest["finished"] is False
+    said = manifest_of(folder)
+    assert said is not None
+    assert said.finished is False
+    assert said.counts["rows"] == 5
     assert not (tmp_path / "out.jsonl").exists()
-    with pytest.raises(OutputMismatchError, match="--overwrite"):
-        write(settings(tmp_path / name), rows(1))
     write(settings(tmp_path / name, overwrite=True), rows(1))
     if name == "out":
         assert stored(folder).num_rows == 1
     else:
-        assert tree(tmp_path) == ["out.jsonl"]
+        assert tree(tmp_path) == [*beside(tmp_path / name), "out.jsonl"]
 
 
 def test_a_single_file_is_replaced_at_the_end_alone(tmp_path: Path) -> None:
@@ -261,7 +284,7 @@ def test_a_single_file_is_replaced_at_the_end_alone(tmp_path: Path) -> None:
     assert out.read_text() == "old"
     write(settings(out, overwrite=True), rows(1))
     assert out.read_text() != "old"
-    assert tree(tmp_path) == ["out.jsonl"]
+    assert tree(tmp_path) == [*beside(out), "out.jsonl"]
 
 
 def test_foreign_files_are_never_touched(tmp_path: Path) -> None:
@@ -281,7 +304,7 @@ def test_foreign_files_are_never_touched(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["out", "out.jsonl"])
 def test_a_second_run_is_refused_at_once(tmp_path: Path, name: str) -> None:
     code = (
-        "import sys\nfrom batchgen.config import OutputConfig\nfrom batchgen.io.sink import claim_output\n"
+        "import sys\nfrom batchgen.config import OutputConfig\nfrom batchgen.io.claim import claim_output\n"
         "with claim_output(OutputConfig(output_file=sys.argv[1]), 'in'):\n    print('held', flush=True)\n    input()\n"
     )
     command = [sys.executable, "-c", code, str(tmp_path / name)]
@@ -296,7 +319,7 @@ def test_a_second_run_is_refused_at_once(tmp_path: Path, name: str) -> None:
 
 
 def test_a_lock_left_by_a_killed_run_holds_nobody(tmp_path: Path) -> None:
-    code = "import sys, os\nfrom batchgen.config import OutputConfig\nfrom batchgen.io.sink import claim_output\n"
+    code = "import sys, os\nfrom batchgen.config import OutputConfig\nfrom batchgen.io.claim import claim_output\n"
     code += "with claim_output(OutputConfig(output_file=sys.argv[1]), 'in'):\n    os._exit(9)\n"
     done = subprocess.run([sys.executable, "-c", code, str(tmp_path / "out")], check=False)
     assert done.returncode == 9
@@ -351,15 +374,15 @@ def test_a_full_disk_leaves_the_shards_that_were_closed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int, error: type[Exception]
 ) -> None:
     out = tmp_path / "out"
-    # Two flushes for each of: the first manifest, the first shard, the manifest with it.
-    fail_with(monkeypatch, code, after=6)
+    # Two flushes for each of: the first manifest, four rows, the manifest, their part, the manifest.
+    fail_with(monkeypatch, code, after=10)
     with pytest.raises(error, match="out: "):
         write(settings(out, rows_per_shard=4), rows(100))
     monkeypatch.undo()
     assert tree(out) == [".batchgen/lock", ".batchgen/manifest.json", "part-00000.arrow"]
-    manifest = manifest_of(out)
-    assert manifest is not None
-    assert [shard["rows"] for shard in manifest["shards"]] == [4]
+    said = manifest_of(out)
+    assert said is not None
+    assert [file["rows"] for file in said.files] == [4]
     assert stored(out)["line"].to_pylist() == [1, 2, 3, 4]
 
 
@@ -378,7 +401,7 @@ def test_an_interrupt_within_a_write_drops_that_shard(tmp_path: Path) -> None:
     with pytest.raises(KeyboardInterrupt):
         write(settings(tmp_path / "out", rows_per_shard=3), iter([*rows(5), bad]), schema)
     assert stored(tmp_path / "out")["line"].to_pylist() == [1, 2, 3]
-    assert not list((tmp_path / "out").glob(".part*"))
+    assert not list((tmp_path / "out").rglob("*.tmp"))
 
 
 def test_a_reader_of_standard_output_that_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -407,7 +430,11 @@ def test_rows_come_out_in_input_order() -> None:
 
 
 def test_a_sink_is_what_open_sink_gives(tmp_path: Path) -> None:
-    with claim_output(settings(tmp_path / "out"), "in") as place:
-        sink: Sink = open_sink(place, settings(tmp_path / "out"), SCHEMA, "run-1", {}, "openai")
-        sink.finish()
+    for target in (str(tmp_path / "out"), "-"):
+        config = OutputConfig(output_file=target)
+        with claim_output(config, "in") as claim, Ledger() as ledger:
+            claim.prepare()
+            sink: Sink = open_sink(claim, config, SCHEMA, manifest(), "openai")
+            sink.enter_earlier(ledger, retry_failed=True)
+            sink.finish()
     assert stored(tmp_path / "out").num_rows == 0

@@ -165,7 +165,11 @@ def test_one_file_holds_the_rows_of_the_shards(tiny_model: Path, mixed: Path, tm
     errors = tmp_path / "errors.jsonl"
     target = tmp_path / f"out.{ending}"
     run(job(tiny_model, mixed, target, output={"rows_per_shard": 4, "error_file": errors}), tmp_path)
-    assert sorted(path.name for path in tmp_path.iterdir() if path.name != "home") == ["errors.jsonl", target.name]
+    bookkeeping = f".{target.name}.batchgen"
+    made = sorted(path.name for path in tmp_path.iterdir() if path.name != "home")
+    assert made == [bookkeeping, "errors.jsonl", target.name]
+    kept = [path.name for path in (tmp_path / bookkeeping).rglob("*") if path.is_file()]
+    assert sorted(kept) == ["lock", "manifest.json"]
     assert len(errors.read_bytes().splitlines()) == len(BAD)
     if ending == "jsonl":
         shaped = [json.loads(text) for text in target.read_bytes().splitlines()]
@@ -232,7 +236,7 @@ def test_outputs_are_guarded(tiny_model: Path, mixed: Path, tmp_path: Path) -> N
         run(config, tmp_path)
     run(config, tmp_path)
     with pytest.raises(OutputMismatchError, match="--overwrite"):
-        run(config, tmp_path)
+        run(replace(config, engine=replace(config.engine, seed=9)), tmp_path)
     before = answers(tmp_path / "out")
     run(job(tiny_model, mixed, tmp_path / "out", output={"overwrite": True}), tmp_path)
     assert answers(tmp_path / "out") == before
@@ -266,10 +270,10 @@ def test_an_interrupt_keeps_what_was_finished(tiny_model: Path, tmp_path: Path) 
 
     with pytest.raises(KeyboardInterrupt):
         run_job(job(tiny_model, source, tmp_path / "out"), tmp_path / "home", Impatient())
-    rows = datasets.Dataset.from_file(str(tmp_path / "out" / "part-00000.arrow"))
+    rows = datasets.Dataset.from_file(str(tmp_path / "out" / ".batchgen" / "rows-00000.arrow"))
     assert len(rows) >= 10
     manifest: Mapping[str, Any] = json.loads((tmp_path / "out" / ".batchgen" / "manifest.json").read_text())
-    assert (manifest["finished"], sum(shard["rows"] for shard in manifest["shards"])) == (False, len(rows))
+    assert (manifest["finished"], sum(file["rows"] for file in manifest["files"])) == (False, len(rows))
 
 
 def test_a_stalled_job_keeps_what_was_finished(tiny_model: Path, tmp_path: Path) -> None:
@@ -282,7 +286,7 @@ def test_a_stalled_job_keeps_what_was_finished(tiny_model: Path, tmp_path: Path)
 
     with pytest.raises(StalledError, match="the same command goes on"):
         run_job(job(tiny_model, source, tmp_path / "out", stall_timeout=0.3), tmp_path / "home", Stuck())
-    assert len(datasets.Dataset.from_file(str(tmp_path / "out" / "part-00000.arrow"))) >= 10
+    assert len(datasets.Dataset.from_file(str(tmp_path / "out" / ".batchgen" / "rows-00000.arrow"))) >= 10
 
 
 @pytest.mark.parametrize("asked", [False, True])

@@ -1,0 +1,50 @@
+"""Rows of the input as they come in: numbered, named, and told apart from those that have results already."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator
+from dataclasses import dataclass
+
+from batchgen.io.digest import request_digest
+from batchgen.io.ledger import Ledger
+from batchgen.io.sink import Sink
+from batchgen.job.summary import Counts
+from batchgen.protocol.parse import custom_id_of
+from batchgen.protocol.request import RawRow
+
+__all__ = ["Arrival", "arrivals"]
+
+
+@dataclass(frozen=True, slots=True)
+class Arrival:
+    """A row of the input."""
+
+    number: int
+    """From 0, without gaps."""
+    digest: str
+    """Name of the request, for the next run to know it by."""
+    row: RawRow
+    first_line: int | None
+    """The line that had its custom_id before."""
+    done: bool
+    """Whether an earlier run has its result."""
+
+
+def arrivals(
+    rows: Iterable[RawRow], columns: Collection[str], ledger: Ledger, sink: Sink, counts: Counts
+) -> Iterator[Arrival]:
+    """Every row; for those that an earlier run has answered the sink is told so. `columns`: what the output has of the
+    input's columns."""
+    for number, row in enumerate(rows):
+        custom_id = custom_id_of(row)
+        first_line = None if custom_id is None else ledger.first_line(custom_id, row.line)
+        # A row without a name, and one whose name is taken, have results that depend on where they stand.
+        place = () if custom_id is not None and first_line is None else (row.line, first_line)
+        digest = request_digest(row, columns, *place)
+        stored = ledger.find(custom_id, digest)
+        if stored is not None:
+            counts.resumed += 1
+            counts.failed += stored.failed
+            counts.completed += not stored.failed
+            sink.keep(number, row.line, stored)
+        yield Arrival(number, digest, row, first_line, stored is not None)
