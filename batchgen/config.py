@@ -10,6 +10,7 @@ __all__ = ["EngineConfig", "InputConfig", "JobConfig", "ModelConfig", "OutputCon
 
 Dtype = Literal["auto", "float32"]
 Quantization = Literal["none", "auto", "int8"]
+KVCacheDtype = Literal["auto", "float32", "int8"]
 LoadFormat = Literal["auto", "dummy"]
 Kernels = Literal["auto", "native", "torch"]
 
@@ -41,6 +42,8 @@ class EngineConfig:
     max_num_seqs: int = 128
     max_num_batched_tokens: int = 1024
     block_size: int = 16
+    kv_cache_dtype: KVCacheDtype = "auto"
+    """Of keys and values; `auto`: int8 where linears are int8, else float32."""
     kv_cache_memory: int | None = None
     """Bytes for keys and values; None: a share of what is free."""
     enable_prefix_caching: bool = True

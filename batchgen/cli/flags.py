@@ -82,6 +82,7 @@ _ENGINE: Mapping[str, Flag] = {
     "max_num_seqs": Flag(help="Sequences in one step, at most.", minimum=1),
     "max_num_batched_tokens": Flag(help="Tokens in one step, at most.", minimum=1),
     "block_size": Flag(help="Tokens in a block of the KV cache.", minimum=1),
+    "kv_cache_dtype": Flag(help="Of keys and values; auto: int8 where linears are int8, else float32."),
     "kv_cache_memory": Flag(
         help="Memory for keys and values, such as 4GiB. Default: a share of what is free.",
         parser=byte_size,

@@ -86,6 +86,7 @@ class LoadedEngine:
             "model": self.checkpoint.name,
             "kernels": self.runner.kernels_name,
             "precision": self.runner.precision,
+            "kv_cache_dtype": self.runner.kv_precision,
             "kv_cache_bytes": self.runner.kv_bytes,
             "num_blocks": capacity.num_blocks,
             "block_size": capacity.block_size,
@@ -98,6 +99,7 @@ class LoadedEngine:
         """What answers depend on and is known only now."""
         return {
             "precision": self.runner.precision,
+            "kv_cache": self.runner.kv_precision,
             "kernels": self.runner.kernels_name,
             "max_model_len": self.runner.max_model_len,
         }

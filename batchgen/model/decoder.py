@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 
+from batchgen.model.precision import Precisions
 from batchgen.model.rotary import RotarySpec
 from batchgen.model.spec import DecoderSpec, LayerSpec
 from batchgen.model.weights import WeightSource
@@ -16,22 +17,22 @@ _INT8_BLOCK = 64
 
 
 def record_decoder(
-    program: Program, spec: DecoderSpec, weights: WeightSource, precision: Precision, positions: int
+    program: Program, spec: DecoderSpec, weights: WeightSource, precisions: Precisions, positions: int
 ) -> Buffer:
     """Record the decoder for sequences of up to `positions` tokens; returns its logits, [R, vocab_size].
 
     Weights are read, packed and dropped one layer at a time.
     """
-    return _Recorder(program, spec, weights, precision, positions).record()
+    return _Recorder(program, spec, weights, precisions, positions).record()
 
 
 class _Recorder:
     """The workspaces, shared by all layers, and the ops over them."""
 
     def __init__(
-        self, program: Program, spec: DecoderSpec, weights: WeightSource, precision: Precision, positions: int
+        self, program: Program, spec: DecoderSpec, weights: WeightSource, precisions: Precisions, positions: int
     ) -> None:
-        self.program, self.spec, self.weights, self.precision = program, spec, weights, precision
+        self.program, self.spec, self.weights, self.precisions = program, spec, weights, precisions
         self.positions = positions
         self.rotary: dict[RotarySpec, RotaryTable] = {}
         self.residual = program.buffer(spec.hidden, Extent.TOKENS)
@@ -65,7 +66,7 @@ class _Recorder:
         program.norm(self.residual, self._norm(f"{name}.input_layernorm"), spec.eps, self.normed)
         parts = {f"{attention}.q_proj": query, f"{attention}.k_proj": key, f"{attention}.v_proj": key}
         program.linear(self.normed, self._linear(parts, spec.hidden, spec.qkv_bias), self.qkv)
-        cache = program.kv_cache(spec.kv_heads, spec.head_dim)
+        cache = program.kv_cache(spec.kv_heads, spec.head_dim, self.precisions.kv_cache)
         program.rotate_store(
             self.qkv,
             cache,
@@ -119,4 +120,4 @@ class _Recorder:
         return self.program.operand(width, extent, self._precision(width))
 
     def _precision(self, width: int) -> Precision:
-        return "float32" if width % _INT8_BLOCK else self.precision
+        return "float32" if width % _INT8_BLOCK else self.precisions.linears

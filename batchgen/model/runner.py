@@ -6,19 +6,19 @@ import logging
 
 import torch
 
-from batchgen.checkpoint.types import Checkpoint, GGUFWeights
+from batchgen.checkpoint.types import Checkpoint
 from batchgen.config import EngineConfig
 from batchgen.core.step import Capacity, StepPlan, StepResult
 from batchgen.errors import UsageError
 from batchgen.model.batch import make_batch
 from batchgen.model.decoder import record_decoder
-from batchgen.model.gguf_weights import QUANTIZED
 from batchgen.model.machine import free_memory, usable_cores
+from batchgen.model.precision import Precisions, precisions_of
 from batchgen.model.sampling import read_logprobs, sampling_rows
 from batchgen.model.sizing import size_cache
 from batchgen.model.spec import read_spec
 from batchgen.model.weights import open_weights
-from batchgen_kernels.ops import Buffer, Precision, Program, Shape
+from batchgen_kernels.ops import Buffer, Program, Shape
 from batchgen_kernels.reference import TorchProgram
 
 __all__ = ["Runner", "load_runner"]
@@ -38,7 +38,7 @@ class Runner:
         max_model_len: int,
         kv_bytes: int,
         kernels_name: str,
-        precision: Precision,
+        precisions: Precisions,
     ) -> None:
         self._program: Program | None = program
         self._logits: Buffer | None = logits
@@ -55,8 +55,10 @@ class Runner:
         """Memory set aside for keys and values."""
         self.kernels_name = kernels_name
         """What computes: `torch`, or `native` and the instruction set."""
-        self.precision = precision
+        self.precision = precisions.linears
         """Of the linears."""
+        self.kv_precision = precisions.kv_cache
+        """Of keys and values."""
         self.vocab_size = logits.width
 
     @property
@@ -89,31 +91,19 @@ def load_runner(checkpoint: Checkpoint, config: EngineConfig) -> Runner:
     `OutOfResourcesError` where memory is too small, `UsageError` where native kernels are demanded and can't run.
     """
     spec = read_spec(checkpoint.config)
-    precision = _precision(checkpoint, config)
-    size = size_cache(spec, config, precision, free_memory())
+    precisions = precisions_of(checkpoint, config)
+    size = size_cache(spec, config, precisions, free_memory())
     program, kernels_name = _program(size.shape, config)
-    logits = record_decoder(program, spec, open_weights(checkpoint, spec), precision, size.max_model_len)
+    logits = record_decoder(program, spec, open_weights(checkpoint, spec), precisions, size.max_model_len)
     return Runner(
         program,
         logits,
         size.shape,
         max_model_len=size.max_model_len,
-        kv_bytes=size.shape.num_blocks * size.shape.block_size * spec.kv_bytes_per_token,
+        kv_bytes=size.kv_bytes,
         kernels_name=kernels_name,
-        precision=precision,
+        precisions=precisions,
     )
-
-
-def _precision(checkpoint: Checkpoint, config: EngineConfig) -> Precision:
-    match config.quantization:
-        case "int8":
-            return "int8"
-        case "none":
-            return "float32"
-        case "auto":
-            weights = checkpoint.weights
-            quantized = isinstance(weights, GGUFWeights) and any(t.qtype in QUANTIZED for t in weights.tensors)
-            return "int8" if quantized else "float32"
 
 
 def _program(shape: Shape, config: EngineConfig) -> tuple[Program, str]:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from batchgen.config import EngineConfig
 from batchgen.errors import OutOfResourcesError
+from batchgen.model.precision import Precisions
 from batchgen.model.spec import DecoderSpec
 from batchgen_kernels.ops import Precision, Shape
 
@@ -26,9 +27,11 @@ class CacheSize:
     max_model_len: int
     """Tokens of one sequence, at most."""
     shape: Shape
+    kv_bytes: int
+    """Of keys and values."""
 
 
-def size_cache(spec: DecoderSpec, config: EngineConfig, precision: Precision, free_bytes: int) -> CacheSize:
+def size_cache(spec: DecoderSpec, config: EngineConfig, precisions: Precisions, free_bytes: int) -> CacheSize:
     """Size the cache before weights are loaded.
 
     Never more blocks than `max_num_seqs` sequences of full length need. Raises `OutOfResourcesError`, naming the
@@ -37,10 +40,10 @@ def size_cache(spec: DecoderSpec, config: EngineConfig, precision: Precision, fr
     wanted_len = min(spec.context_length, config.max_model_len or spec.context_length)
     max_seqs = min(config.max_num_seqs, config.max_num_batched_tokens)
     blocks_per_seq = -(-wanted_len // config.block_size)
-    block_bytes = spec.kv_bytes_per_token * config.block_size
+    block_bytes = spec.kv_bytes_per_token(precisions.kv_cache) * config.block_size
     budget = config.kv_cache_memory
     if budget is None:
-        budget = int(_SHARE * (free_bytes - _fixed_bytes(spec, config, precision)))
+        budget = int(_SHARE * (free_bytes - _fixed_bytes(spec, config, precisions.linears)))
     num_blocks = min(budget // block_bytes, max_seqs * blocks_per_seq)
     if num_blocks < 1:
         raise OutOfResourcesError(_too_little(spec, config, free_bytes, block_bytes))
@@ -60,7 +63,7 @@ def size_cache(spec: DecoderSpec, config: EngineConfig, precision: Precision, fr
         block_size=config.block_size,
         max_blocks_per_seq=-(-max_model_len // config.block_size),
     )
-    return CacheSize(max_model_len, shape)
+    return CacheSize(max_model_len, shape, num_blocks * block_bytes)
 
 
 def _fixed_bytes(spec: DecoderSpec, config: EngineConfig, precision: Precision) -> int:

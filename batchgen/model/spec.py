@@ -13,7 +13,7 @@ from typing import Any
 from batchgen.errors import UnsupportedModelError
 from batchgen.model.rope_config import read_rotary
 from batchgen.model.rotary import RotarySpec
-from batchgen_kernels.ops import Activation
+from batchgen_kernels.ops import Activation, Precision
 
 __all__ = ["SUPPORTED", "DecoderSpec", "LayerSpec", "read_spec"]
 
@@ -64,10 +64,10 @@ class DecoderSpec:
         """Columns of queries, keys and values together."""
         return (self.heads + 2 * self.kv_heads) * self.head_dim
 
-    @property
-    def kv_bytes_per_token(self) -> int:
-        """Bytes of keys and values of one position over all layers, in float32."""
-        return len(self.layers) * 2 * self.kv_heads * self.head_dim * 4
+    def kv_bytes_per_token(self, precision: Precision) -> int:
+        """Bytes of keys and values of one position over all layers; in int8 with a float32 scale for each head."""
+        head = 4 * self.head_dim if precision == "float32" else self.head_dim + 4
+        return len(self.layers) * 2 * self.kv_heads * head
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

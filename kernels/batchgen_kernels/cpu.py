@@ -22,6 +22,7 @@ __all__ = ["NativeProgram", "available", "instruction_sets", "unavailable_reason
 
 _ROTATED = 64
 _WIDEST_QUANTIZED = 32_768
+_WIDEST_QUANTIZED_HEAD = 1_024
 
 
 def available() -> bool:
@@ -83,8 +84,11 @@ class NativeProgram:
             return self._program.linear_bf16(_bits(weight), given)
         return self._program.linear_f32(_floats(weight), given)
 
-    def kv_cache(self, num_kv_heads: int, head_dim: int) -> ops.KVCache:
-        self._caches.append(self._program.cache(num_kv_heads, head_dim))
+    def kv_cache(self, num_kv_heads: int, head_dim: int, precision: ops.Precision) -> ops.KVCache:
+        quantized = precision == "int8"
+        if quantized and head_dim > _WIDEST_QUANTIZED_HEAD:
+            raise ValueError(f"an int8 cache needs heads of at most {_WIDEST_QUANTIZED_HEAD}, got {head_dim}")
+        self._caches.append(self._program.cache(num_kv_heads, head_dim, quantized))
         return self._caches[-1]
 
     def rotary_table(self, cos: torch.Tensor, sin: torch.Tensor) -> ops.RotaryTable:

@@ -222,8 +222,13 @@ class Program(Protocol):
         """Pack a weight [N, K] (float32 or bfloat16) and a bias [N]."""
         ...
 
-    def kv_cache(self, num_kv_heads: int, head_dim: int) -> KVCache:
-        """Key and value storage of one layer."""
+    def kv_cache(self, num_kv_heads: int, head_dim: int, precision: Precision) -> KVCache:
+        """Key and value storage of one layer.
+
+        int8: each key (after its norm and rotation) and each value, D numbers of one token and head, is stored as
+        q = v * (127 / max |v|) rounded to nearest, halves to even, with scale = max |v| / 127; scale 0 and q = 0 where
+        all are zero. Attention reads q * scale. Raises `ValueError` for a form that this program has not.
+        """
         ...
 
     def rotary_table(self, cos: torch.Tensor, sin: torch.Tensor) -> RotaryTable:

@@ -39,11 +39,15 @@ def hadamard(x: torch.Tensor) -> torch.Tensor:
 
 def quantize(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """Rotated int8 rows and their scales: x [M, K] float32 -> ([M, K] int8, [M] float32)."""
-    rotated = hadamard(x)
-    peak = rotated.abs().amax(dim=-1)
+    return _rounded(hadamard(x))
+
+
+def _rounded(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """int8 rows with a scale each, as `quantize` gives them, without the rotation."""
+    peak = x.abs().amax(dim=-1)
     # A tensor on the left: a number there is multiplied by the reciprocal, which rounds twice.
     inverse = torch.where(peak > 0, torch.full_like(peak, 127.0) / peak, 0.0)
-    return torch.round(rotated * inverse[:, None]).to(torch.int8), peak / 127.0
+    return torch.round(x * inverse[:, None]).to(torch.int8), peak / 127.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,6 +133,14 @@ class _KVCache:
     keys: torch.Tensor
     """[blocks, block_size, Hk, D] float32; values likewise."""
     values: torch.Tensor
+    precision: ops.Precision
+
+    def stored(self, x: torch.Tensor) -> torch.Tensor:
+        """What comes back of x [..., D] once it was stored."""
+        if self.precision == "float32":
+            return x
+        q, scales = _rounded(x.reshape(-1, x.shape[-1]))
+        return (q.float() * scales[:, None]).view(x.shape)
 
     @property
     def heads(self) -> int:
@@ -242,10 +254,10 @@ class TorchProgram:
     ) -> _FloatLinear | _Int8Linear:
         return _FloatLinear(weight, bias) if precision == "float32" else _Int8Linear(weight, bias)
 
-    def kv_cache(self, num_kv_heads: int, head_dim: int) -> _KVCache:
+    def kv_cache(self, num_kv_heads: int, head_dim: int, precision: ops.Precision) -> _KVCache:
         # Left empty: pages that no token has reached take no memory.
         size = (self._shape.num_blocks, self._shape.block_size, num_kv_heads, head_dim)
-        self._caches.append(_KVCache(torch.empty(size), torch.empty(size)))
+        self._caches.append(_KVCache(torch.empty(size), torch.empty(size), precision))
         return self._caches[-1]
 
     def rotary_table(self, cos: torch.Tensor, sin: torch.Tensor) -> _RotaryTable:
@@ -318,8 +330,8 @@ class TorchProgram:
             q = q if q_norm is None else _rms_norm(q, q_norm, eps)
             k = k if k_norm is None else _rms_norm(k, k_norm, eps)
             cos, sin = table.cos[step.positions, None], table.sin[step.positions, None]
-            store.keys.view(-1, heads, head_dim)[step.slots] = _rotate(k, cos, sin)
-            store.values.view(-1, heads, head_dim)[step.slots] = v
+            store.keys.view(-1, heads, head_dim)[step.slots] = store.stored(_rotate(k, cos, sin))
+            store.values.view(-1, heads, head_dim)[step.slots] = store.stored(v)
             rows[:, :q_heads] = _rotate(q, cos, sin)
 
         self._ops.append(op)

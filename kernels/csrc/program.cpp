@@ -127,11 +127,15 @@ Linear& Program::linear_i8(const float* weight, int n, int k, const float* bias)
     return linear;
 }
 
-Cache& Program::cache(int kv_heads, int head_dim) {
-    const size_t bytes = sizeof(float) * bounds_.num_blocks * bounds_.block_size * kv_heads * size_t(head_dim);
-    Cache& cache = caches_.emplace_back(Cache{Memory(bytes), Memory(bytes), {}});
-    cache.view = {bounds_.num_blocks, bounds_.block_size,       kv_heads,
-                  head_dim,           cache.keys.as<float>(), cache.values.as<float>()};
+Cache& Program::cache(int kv_heads, int head_dim, bool quantized) {
+    const size_t heads = size_t(bounds_.num_blocks) * bounds_.block_size * kv_heads;
+    const size_t bytes = heads * head_dim * (quantized ? sizeof(int8_t) : sizeof(float));
+    const size_t scales = quantized ? heads * sizeof(float) : 0;
+    Cache& cache = caches_.emplace_back(Cache{Memory(bytes), Memory(bytes), Memory(scales), Memory(scales), {}});
+    cache.view = {bounds_.num_blocks,       bounds_.block_size,
+                  kv_heads,                 head_dim,
+                  cache.keys.as<void>(),    cache.values.as<void>(),
+                  cache.key_scales.as<float>(), cache.value_scales.as<float>()};
     return cache;
 }
 

@@ -50,6 +50,7 @@ struct Linear {
 
 struct Cache {
     Memory keys, values;
+    Memory key_scales, value_scales;  // empty for float32
     CacheView view;
 };
 
@@ -72,7 +73,7 @@ class Program {
     Linear& linear_f32(const float* weight, int n, int k, const float* bias);
     Linear& linear_bf16(const uint16_t* weight, int n, int k, const float* bias);
     Linear& linear_i8(const float* weight, int n, int k, const float* bias);
-    Cache& cache(int kv_heads, int head_dim);
+    Cache& cache(int kv_heads, int head_dim, bool quantized);
     Rotary& rotary(const float* cos, const float* sin, int positions, int pairs);
 
     void embed_f32(const float* table, int vocab, float scale, Buffer& out);

@@ -94,14 +94,17 @@ struct OperandView {
 };
 
 // Keys and values of one layer. A block's keys lie transposed, so that one vector holds one component of many
-// positions and scores need no horizontal sums; its values lie position by position.
+// positions and scores need no horizontal sums; its values lie position by position. Elements are float, or int8 where
+// there are scales: ops.Program.kv_cache.
 struct CacheView {
     int num_blocks;
     int block_size;
-    int kv_heads;   // Hk
-    int head_dim;   // D
-    float* keys;    // [num_blocks, Hk, D, block_size]
-    float* values;  // [num_blocks, Hk, block_size, D]
+    int kv_heads;         // Hk
+    int head_dim;         // D
+    void* keys;           // [num_blocks, Hk, D, block_size]
+    void* values;         // [num_blocks, Hk, block_size, D]
+    float* key_scales;    // [num_blocks, Hk, block_size] or null
+    float* value_scales;  // likewise
 };
 
 }  // namespace batchgen

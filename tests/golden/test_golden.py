@@ -23,6 +23,7 @@ from batchgen.core.scheduler import Scheduler
 from batchgen.core.sequence import Sequence
 from batchgen.core.step import ModelRunner
 from batchgen.model.decoder import record_decoder
+from batchgen.model.precision import Precisions
 from batchgen.model.runner import load_runner
 from batchgen.model.spec import read_spec
 from batchgen.model.weights import open_weights
@@ -56,7 +57,7 @@ def logits_of(checkpoint: Checkpoint, tokens: list[int], kernels: Kernels, preci
     """Logits after each token of one sequence, [T, V], computed in one step."""
     spec = read_spec(checkpoint.config)
     program: ops.Program = TorchProgram(SHAPE) if kernels == "torch" else cpu.NativeProgram(SHAPE, threads=1)
-    logits = record_decoder(program, spec, open_weights(checkpoint, spec), precision, positions=48)
+    logits = record_decoder(program, spec, open_weights(checkpoint, spec), Precisions(precision), positions=48)
     places = np.arange(len(tokens), dtype=np.int32)
     table = np.array([[5, 2, 7, 0, 3, 1]], dtype=np.int32)
     batch = ops.Batch(
@@ -138,7 +139,7 @@ def test_the_scheduler_changes_nothing(name: str, kernels: Kernels, tmp_path: Pa
     checkpoint = save_checkpoint(model, tmp_path)
     stem = random_prompts(1, 40, 300)[0]
     prompts = [stem + tail for tail in random_prompts(6, 10, 300)] + [stem, stem]
-    block_bytes = read_spec(checkpoint.config).kv_bytes_per_token * 4
+    block_bytes = read_spec(checkpoint.config).kv_bytes_per_token("float32") * 4
     runner = load_runner(checkpoint, engine(kernels, kv_cache_memory=24 * block_bytes))
     expected = [expected_tokens(model, prompt) for prompt in prompts]
     assert scheduled(runner, prompts, GREEDY, OFFLINE) == (expected, 0)

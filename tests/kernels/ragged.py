@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from batchgen_kernels import ops
 
-__all__ = ["Floats", "Segment", "make_batch", "shape_for"]
+__all__ = ["Floats", "Segment", "make_batch", "rounded", "shape_for"]
 
 Floats = npt.NDArray[np.float32]
 Segment = tuple[int, int]
@@ -66,3 +66,9 @@ def make_batch(
         block_tables=tables,
         rows=np.array(rows, dtype=np.int32),
     )
+
+
+def rounded(part: Floats) -> tuple[npt.NDArray[np.int8], Floats]:
+    """As an int8 cache stores keys or values [T, Hk, D]: the numbers, and their scales [T, Hk]."""
+    peak = np.abs(part).max(axis=-1)
+    return np.rint(part * (np.float32(127) / peak)[..., None]).astype(np.int8), peak / np.float32(127)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import cast
+from typing import Any, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from batchgen_kernels import _native, ops
 from batchgen_kernels.cpu import NativeProgram, instruction_sets
-from tests.kernels.ragged import Floats, Segment, make_batch, shape_for
+from tests.kernels.ragged import Floats, Segment, make_batch, rounded, shape_for
 
 
 @dataclass(frozen=True)
@@ -25,6 +25,7 @@ class Heads:
     kv: int
     dim: int
     window: int | None = None
+    cache: ops.Precision = "float32"
 
     @property
     def width(self) -> int:
@@ -74,19 +75,23 @@ def attend(
     shape = shape_for(segments, machine.block_size)
     program = NativeProgram(shape, machine.threads, machine.instruction_set)
     qkv = program.buffer(heads.width, ops.Extent.TOKENS)
-    cache = cast("_native.Cache", program.kv_cache(heads.kv, heads.dim))
+    cache = cast("_native.Cache", program.kv_cache(heads.kv, heads.dim, heads.cache))
     out = cast("_native.Operand", program.operand(heads.query * heads.dim, ops.Extent.TOKENS, "float32"))
     program.attention(qkv, cache, heads.dim**-0.5, heads.window, out)
     batch = make_batch(segments, shape, rng, common=common)
-    keys, values = cache.numpy()
-    for array in (keys, values, qkv.numpy(shape.max_tokens), out.numpy(shape.max_tokens)):
-        array.fill(np.nan)
+    stored = cache.numpy()
+    for array in (*stored, qkv.numpy(shape.max_tokens), out.numpy(shape.max_tokens)):
+        array.fill(np.nan if array.dtype == np.float32 else 127)
     for s, (history, (start, count)) in enumerate(zip(histories, segments, strict=True)):
         first = 0 if heads.window is None else max(0, start - heads.window + 1)
         seen = np.arange(first, start + count)
         blocks, offsets = batch.block_tables[s, seen // machine.block_size], seen % machine.block_size
-        keys[blocks, :, :, offsets] = history.keys[seen]
-        values[blocks, :, offsets] = history.values[seen]
+        kept: list[npt.NDArray[Any]] = [history.keys[seen], history.values[seen]]
+        if len(stored) == 4:
+            (keys, key_scales), (values, value_scales) = map(rounded, kept)
+            kept = [keys, values]
+            stored[2][blocks, :, offsets], stored[3][blocks, :, offsets] = key_scales, value_scales
+        stored[0][blocks, :, :, offsets], stored[1][blocks, :, offsets] = kept
         own = slice(batch.query_start[s], batch.query_start[s + 1])
         qkv.numpy(shape.max_tokens)[own, : heads.query * heads.dim] = history.queries[start : start + count].reshape(
             count, -1
@@ -99,9 +104,10 @@ def attended_slowly(history: History, position: int, heads: Heads) -> npt.NDArra
     """One token's attention [Hq D]."""
     first = 0 if heads.window is None else max(0, position - heads.window + 1)
     group = heads.query // heads.kv
-    keys, values = (
-        np.repeat(x[first : position + 1].astype(np.float64), group, axis=1) for x in (history.keys, history.values)
-    )
+    kept = [history.keys[first : position + 1], history.values[first : position + 1]]
+    if heads.cache == "int8":
+        kept = [numbers * scales[..., None] for numbers, scales in map(rounded, kept)]
+    keys, values = (np.repeat(part.astype(np.float64), group, axis=1) for part in kept)
     scores = np.einsum("hd,phd->hp", history.queries[position].astype(np.float64), keys) * heads.dim**-0.5
     weights = np.exp(scores - scores.max(axis=1, keepdims=True))
     weights /= weights.sum(axis=1, keepdims=True)
@@ -109,11 +115,12 @@ def attended_slowly(history: History, position: int, heads: Heads) -> npt.NDArra
 
 
 HEADS = st.builds(
-    lambda kv, group, dim, window: Heads(kv * group, kv, dim, window),
+    lambda kv, group, dim, window, cache: Heads(kv * group, kv, dim, window, cache),
     st.integers(1, 3),
     st.sampled_from([1, 2, 3, 4, 7, 9]),
     st.sampled_from([8, 16, 24, 64, 80]),
     st.sampled_from([None, None, 1, 5, 40, 300]),
+    st.sampled_from(["float32", "int8"]),
 )
 SEGMENTS = st.lists(
     st.tuples(st.one_of(st.integers(0, 40), st.integers(240, 600)), st.one_of(st.just(1), st.integers(1, 30))),

@@ -49,7 +49,7 @@ def small_program(instruction_set: str | None = None) -> tuple[cpu.NativeProgram
     """Embedding, rotation, attention, and the gathered rows."""
     program = cpu.NativeProgram(SHAPE, 2, instruction_set)
     qkv, last = program.buffer(3 * WIDTH, Extent.TOKENS), program.buffer(3 * WIDTH, Extent.ROWS)
-    cache = program.kv_cache(1, WIDTH)
+    cache = program.kv_cache(1, WIDTH, "float32")
     angles = torch.arange(POSITIONS)[:, None] * torch.ones(WIDTH // 2)
     program.embed(torch.arange(VOCAB * 3.0 * WIDTH).view(VOCAB, -1), 0.25, qkv)
     program.rotate_store(qkv, cache, program.rotary_table(angles.cos(), angles.sin()), None, None, 1e-6)

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from batchgen_kernels import ops
 from batchgen_kernels.cpu import NativeProgram, instruction_sets
 from batchgen_kernels.reference import quantize
-from tests.kernels.ragged import Floats, Segment, make_batch, shape_for
+from tests.kernels.ragged import Floats, Segment, make_batch, rounded, shape_for
 
 if TYPE_CHECKING:
     from batchgen_kernels import _native
@@ -204,18 +204,27 @@ class Rotary:
         shape = shape_for(segments, block_size)
         program = NativeProgram(shape, threads, isa)
         buffer = program.buffer(qkv.shape[1], TOKENS)
-        cache = cast("_native.Cache", program.kv_cache(self.kv_heads, self.dim))
+        cache = cast("_native.Cache", program.kv_cache(self.kv_heads, self.dim, "float32"))
+        small = cast("_native.Cache", program.kv_cache(self.kv_heads, self.dim, "int8"))
         q_norm, k_norm = self.weights if self.normed else (None, None)
         table = program.rotary_table(self.angles.cos(), self.angles.sin())
+        again = program.buffer(qkv.shape[1], TOKENS)
         program.rotate_store(buffer, cache, table, q_norm, k_norm, EPS)
+        program.rotate_store(again, small, table, q_norm, k_norm, EPS)
         batch = make_batch(segments, shape, np.random.default_rng(2))
-        keys, values = cache.numpy()
+        keys, values = cast("tuple[Floats, Floats]", cache.numpy())
         keys.fill(np.nan)
         values.fill(np.nan)
-        buffer.numpy(len(qkv))[:] = qkv
+        buffer.numpy(len(qkv))[:] = again.numpy(len(qkv))[:] = qkv
         program.run(batch)
         blocks, offsets = batch.slots // block_size, batch.slots % block_size
         stored = keys[blocks, :, :, offsets], values[blocks, :, offsets]
+        for place, part in enumerate(stored):
+            numbers, scales = rounded(part)
+            held = small.numpy()[place]
+            at = held[blocks, :, :, offsets] if place == 0 else held[blocks, :, offsets]
+            np.testing.assert_array_equal(at, numbers)
+            np.testing.assert_array_equal(small.numpy()[2 + place][blocks, :, offsets], scales)
         assert np.isfinite(keys).sum() == np.isfinite(values).sum() == stored[0].size
         queries = buffer.numpy(len(qkv))[:, : self.q_heads * self.dim].reshape(len(qkv), self.q_heads, self.dim)
         return Rotation(queries.copy(), *stored)

@@ -12,6 +12,7 @@ import pytest
 from batchgen.config import EngineConfig
 from batchgen.errors import OutOfResourcesError
 from batchgen.model import machine
+from batchgen.model.precision import Precisions
 from batchgen.model.sizing import size_cache
 from batchgen.model.spec import read_spec
 
@@ -26,26 +27,28 @@ SPEC = read_spec(
         "max_position_embeddings": 1024,
     }
 )
-BLOCK = SPEC.kv_bytes_per_token * 16
+BLOCK = SPEC.kv_bytes_per_token("float32") * 16
 
 
 def test_no_more_blocks_than_all_sequences_need() -> None:
-    size = size_cache(SPEC, EngineConfig(max_num_seqs=3), "float32", 100 << 30)
+    size = size_cache(SPEC, EngineConfig(max_num_seqs=3), Precisions(), 100 << 30)
     assert (size.max_model_len, size.shape.num_blocks, size.shape.max_blocks_per_seq) == (1024, 3 * 64, 64)
-    short = size_cache(SPEC, EngineConfig(max_num_seqs=3, max_model_len=100), "float32", 100 << 30)
+    short = size_cache(SPEC, EngineConfig(max_num_seqs=3, max_model_len=100), Precisions(), 100 << 30)
     assert (short.max_model_len, short.shape.num_blocks) == (100, 3 * 7)
-    assert size_cache(SPEC, EngineConfig(max_model_len=5000), "float32", 100 << 30).max_model_len == 1024
+    assert size_cache(SPEC, EngineConfig(max_model_len=5000), Precisions(), 100 << 30).max_model_len == 1024
 
 
 def test_a_share_of_free_memory_beside_the_weights() -> None:
-    smaller, larger = (size_cache(SPEC, EngineConfig(), "float32", free << 20).shape.num_blocks for free in (64, 128))
+    smaller, larger = (
+        size_cache(SPEC, EngineConfig(), Precisions(), free << 20).shape.num_blocks for free in (64, 128)
+    )
     assert larger - smaller == pytest.approx(0.6 * (64 << 20) / BLOCK, abs=1)
-    assert size_cache(SPEC, EngineConfig(), "int8", 64 << 20).shape.num_blocks > smaller
+    assert size_cache(SPEC, EngineConfig(), Precisions("int8"), 64 << 20).shape.num_blocks > smaller
 
 
 def test_a_small_cache_shortens_sequences_and_says_so(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING):
-        size = size_cache(SPEC, EngineConfig(kv_cache_memory=10 * BLOCK + 5), "float32", 0)
+        size = size_cache(SPEC, EngineConfig(kv_cache_memory=10 * BLOCK + 5), Precisions(), 0)
     assert (size.shape.num_blocks, size.max_model_len) == (10, 160)
     assert "limited to 160 of 1024 tokens" in caplog.text
     assert "--kv-cache-memory" in caplog.text
@@ -54,11 +57,11 @@ def test_a_small_cache_shortens_sequences_and_says_so(caplog: pytest.LogCaptureF
 @pytest.mark.parametrize("given", [None, BLOCK - 1])
 def test_too_little_memory_names_the_option(given: int | None) -> None:
     with pytest.raises(OutOfResourcesError, match="--kv-cache-memory"):
-        size_cache(SPEC, EngineConfig(kv_cache_memory=given), "float32", 1 << 20)
+        size_cache(SPEC, EngineConfig(kv_cache_memory=given), Precisions(), 1 << 20)
 
 
 def test_a_step_has_room_for_each_of_its_sequences() -> None:
-    shape = size_cache(SPEC, EngineConfig(max_num_seqs=64, max_num_batched_tokens=20), "float32", 1 << 30).shape
+    shape = size_cache(SPEC, EngineConfig(max_num_seqs=64, max_num_batched_tokens=20), Precisions(), 1 << 30).shape
     assert (shape.max_seqs, shape.max_tokens) == (20, 20)
 
 

@@ -40,7 +40,8 @@ def test_a_plain_llama() -> None:
         False,
         1.0,
     )
-    assert spec.kv_bytes_per_token == 2 * 2 * 2 * 16 * 4
+    assert spec.kv_bytes_per_token("float32") == 2 * 2 * 2 * 16 * 4
+    assert spec.kv_bytes_per_token("int8") == 2 * 2 * 2 * (16 + 4)
     assert read_spec(LLAMA | {"num_key_value_heads": None}).kv_heads == 4
 
 

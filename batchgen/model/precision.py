@@ -1,0 +1,38 @@
+"""In what a model computes and what it keeps."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from batchgen.checkpoint.types import Checkpoint, GGUFWeights
+from batchgen.config import EngineConfig
+from batchgen.model.gguf_weights import QUANTIZED
+from batchgen_kernels.ops import Precision
+
+__all__ = ["Precisions", "precisions_of"]
+
+
+@dataclass(frozen=True, slots=True)
+class Precisions:
+    """The two choices that a run has."""
+
+    linears: Precision = "float32"
+    kv_cache: Precision = "float32"
+
+
+def precisions_of(checkpoint: Checkpoint, config: EngineConfig) -> Precisions:
+    """What the settings come to for a checkpoint."""
+    linears: Precision
+    match config.quantization:
+        case "int8":
+            linears = "int8"
+        case "none":
+            linears = "float32"
+        case "auto":
+            linears = "int8" if _quantized(checkpoint) else "float32"
+    return Precisions(linears, linears if config.kv_cache_dtype == "auto" else config.kv_cache_dtype)
+
+
+def _quantized(checkpoint: Checkpoint) -> bool:
+    weights = checkpoint.weights
+    return isinstance(weights, GGUFWeights) and any(tensor.qtype in QUANTIZED for tensor in weights.tensors)
