@@ -15,6 +15,8 @@ from batchgen.core.step import BlockCopy
 
 __all__ = ["KVManager", "Match", "Opened"]
 
+_ITEM = array("I").itemsize
+
 
 @dataclass(frozen=True, slots=True)
 class Match:
@@ -78,8 +80,8 @@ class KVManager:
         self._tables: dict[int, _Table] = {}
         self._computed_number = 0
         """Entries up to this number were computed by committed steps, so that they can be copied."""
-        self._packed: dict[int, list[bytes]] = {}
-        """Tokens of each sequence's leading full blocks, packed when they were first looked up."""
+        self._packed: dict[int, bytes] = {}
+        """Prompts, packed when they were first looked up."""
         self.block_size = block_size
 
     @property
@@ -241,12 +243,14 @@ class KVManager:
         ends[node] = entry
 
     def _tokens(self, sequence: Sequence, number: int) -> bytes:
-        """The tokens of the sequence's block `number`, packed; each block is packed once."""
-        packed = self._packed.setdefault(sequence.seq_id, [])
-        while len(packed) <= number:
-            start = len(packed) * self.block_size
-            packed.append(_packed(sequence.tokens(start, start + self.block_size)))
-        return packed[number]
+        """The tokens of the sequence's block `number`, packed. The prompt is packed once."""
+        start, stop = number * self.block_size, (number + 1) * self.block_size
+        if stop > len(sequence.prompt):
+            return _packed(sequence.tokens(start, stop))
+        prompt = self._packed.get(sequence.seq_id)
+        if prompt is None:
+            prompt = self._packed[sequence.seq_id] = _packed(sequence.prompt)
+        return prompt[start * _ITEM : stop * _ITEM]
 
 
 def _packed(tokens: SequenceOf[int]) -> bytes:

@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from collections.abc import Sequence as SequenceOf
 from dataclasses import dataclass
+from math import exp
 
 from batchgen.core.prefix_tree import PrefixNode, PrefixTree
 from batchgen.core.sequence import Sequence
 
-__all__ = ["OFFLINE", "Demand", "Policy", "cheapest", "depth_first_longest_first", "fits_until_all_end"]
+__all__ = ["OFFLINE", "Demand", "Policy", "cheapest", "depth_first_longest_first", "fits_as_expected"]
+
+_MOMENTS = 6
 
 Expected = Callable[[Sequence], float]
 """Tokens that a sequence is expected to generate."""
@@ -23,8 +26,10 @@ class Demand:
     """That it holds; of a candidate, that are to be taken for it."""
     own: int
     """Of them, those that nobody else holds: they are free when it ends."""
-    remaining: float
-    """Tokens that it is expected to generate yet."""
+    rate: float
+    """Chance that it stops at its next token."""
+    limit: int
+    """Tokens that it may generate yet."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,17 +67,31 @@ def depth_first_longest_first(tree: PrefixTree, expected: Expected) -> list[Sequ
     return order
 
 
-def fits_until_all_end(running: SequenceOf[Demand], candidate: Demand, free: int, block_size: int) -> bool:
-    """Simulate the cache ahead: at no sequence's expected end may more blocks be in use than there are."""
+def fits_as_expected(running: SequenceOf[Demand], candidate: Demand, free: int, block_size: int) -> bool:
+    """Simulate the cache ahead: at no moment are more blocks expected to be in use than there are.
+
+    After t tokens a sequence has grown by t / block size blocks with the probability that it has not stopped, and else
+    has given its own back. Moments: in powers of four, and where limits are reached.
+    """
+    everyone = (*running, candidate)
     left = free - candidate.blocks
-    running = sorted((*running, candidate), key=lambda demand: demand.remaining)
-    freed = 0
-    for ended, demand in enumerate(running):
-        # Half a block more, since growth starts anywhere within one.
-        if (len(running) - ended) * (demand.remaining / block_size + 0.5) > left + freed:
-            return False
-        freed += demand.own
-    return True
+    limits = sorted({demand.limit for demand in everyone})
+    moments = {*limits[:: -(-len(limits) // _MOMENTS)], limits[-1]}
+    moments |= {moment for power in range(_MOMENTS) if (moment := block_size * 4**power) < limits[-1]}
+    return all(_growth(everyone, moment, moment / block_size) <= left for moment in sorted(moments))
+
+
+def _growth(demands: SequenceOf[Demand], moment: int, blocks: float) -> float:
+    """Blocks that are expected to be in use after `moment` tokens, less those in use now."""
+    growth = 0.0
+    for demand in demands:
+        if demand.limit < moment:
+            growth -= demand.own
+        elif demand.rate <= 0:
+            growth += blocks
+        else:
+            growth += exp(-demand.rate * moment) * (demand.own + blocks) - demand.own
+    return growth
 
 
 def cheapest(running: SequenceOf[Demand]) -> int:
@@ -80,5 +99,5 @@ def cheapest(running: SequenceOf[Demand]) -> int:
     return min(range(len(running)), key=lambda number: (running[number].own, -number))
 
 
-OFFLINE = Policy(order=depth_first_longest_first, fits=fits_until_all_end, victim=cheapest)
+OFFLINE = Policy(order=depth_first_longest_first, fits=fits_as_expected, victim=cheapest)
 """What won; the figures are in `docs/performance.md`."""

@@ -7,7 +7,7 @@ from collections.abc import Sequence as SequenceOf
 from dataclasses import dataclass
 
 from batchgen.core.kv_manager import KVManager, Match
-from batchgen.core.lengths import LengthEstimator
+from batchgen.core.lengths import LengthEstimator, expected_tokens
 from batchgen.core.logprobs import TokenCounts
 from batchgen.core.policy import OFFLINE, Demand, Policy
 from batchgen.core.prefix_tree import PrefixNode, PrefixTree
@@ -193,7 +193,7 @@ class Scheduler:
         self._distinct_tokens += tree.distinct_tokens - before.distinct_tokens
         self._distinct_depth += tree.distinct_depth - before.distinct_depth
         self._node_of = tree.node_of
-        order = self._policy.order(tree, self._expected)
+        order = self._policy.order(tree, lambda one: expected_tokens(self._rate(one), one.params.max_tokens))
         preempted = [sequence for sequence in self._waiting if sequence.preemptions]
         fresh = (one for one in order if one.status is Status.WAITING and not one.preemptions)
         self._waiting = deque([*preempted, *fresh])
@@ -274,10 +274,11 @@ class Scheduler:
         return self._expectation(sequence, *self._kv.held(sequence))
 
     def _expectation(self, sequence: Sequence, blocks: int, own: int) -> Demand:
-        return Demand(blocks, own, self._expected(sequence))
+        limit = sequence.params.max_tokens - len(sequence.output)
+        return Demand(blocks, own, self._rate(sequence), limit)
 
-    def _expected(self, sequence: Sequence) -> float:
-        return self._lengths.remaining(sequence, self._node_of[sequence.seq_id], self._generated)
+    def _rate(self, sequence: Sequence) -> float:
+        return self._lengths.rate(self._node_of[sequence.seq_id], self._generated)
 
     def _at_most(self, sequence: Sequence) -> int:
         """Blocks that a sequence takes in the end, had it all to itself."""

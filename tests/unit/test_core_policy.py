@@ -8,8 +8,8 @@ import pytest
 
 from batchgen.core.block_pool import BlockPool
 from batchgen.core.kv_manager import KVManager
-from batchgen.core.lengths import LengthEstimator
-from batchgen.core.policy import Demand, cheapest, fits_until_all_end
+from batchgen.core.lengths import LengthEstimator, expected_tokens
+from batchgen.core.policy import Demand, cheapest, fits_as_expected
 from batchgen.core.prefix_index import PrefixIndex
 from batchgen.core.prefix_tree import PrefixNode, PrefixTree
 from batchgen.core.sampling import SamplingParams
@@ -29,27 +29,26 @@ def finished(length: int, reason: FinishReason) -> Sequence:
     return one
 
 
-def demand(own: int, remaining: float) -> Demand:
-    return Demand(blocks=own, own=own, remaining=remaining)
+def demand(own: int, limit: int, rate: float = 0.0) -> Demand:
+    return Demand(blocks=own, own=own, rate=rate, limit=limit)
 
 
 def test_until_something_stopped_a_length_is_its_limit() -> None:
     lengths = LengthEstimator()
     lengths.learn(finished(100, FinishReason.LENGTH), ROOT)
-    one = sequence(1, [1], max_tokens=40)
-    one.output += [0] * 3
-    assert lengths.remaining(one, ROOT, generated=200) == 37
+    assert lengths.rate(ROOT, generated=200) == 0
+    assert expected_tokens(0, 37) == 37
 
 
 def test_the_rate_counts_tokens_of_those_that_still_run() -> None:
     lengths = LengthEstimator()
     for _ in range(10):
         lengths.learn(finished(10, FinishReason.STOP), ROOT)
-    long, short = sequence(1, [1], max_tokens=100_000), sequence(1, [1], max_tokens=5)
-    assert lengths.remaining(long, ROOT, generated=100) == pytest.approx(10)
     # The finished ones were the short ones: the others have generated 900 tokens and go on.
-    assert lengths.remaining(long, ROOT, generated=1_000) == pytest.approx(100)
-    assert 4 < lengths.remaining(short, ROOT, generated=1_000) < 5
+    rate = lengths.rate(ROOT, generated=1_000)
+    assert rate == pytest.approx(1 / 100)
+    assert expected_tokens(rate, 100_000) == pytest.approx(100)
+    assert 4 < expected_tokens(rate, 5) < 5
 
 
 def test_siblings_count_more_than_strangers() -> None:
@@ -58,21 +57,27 @@ def test_siblings_count_more_than_strangers() -> None:
     for _ in range(200):
         lengths.learn(finished(rng.randint(1, 20), FinishReason.STOP), near)
         lengths.learn(finished(rng.randint(300, 500), FinishReason.STOP), far)
-    one, generated = sequence(1, [1], max_tokens=10_000), 200 * 410
-    assert lengths.remaining(one, near, generated) == pytest.approx(10.5, rel=0.4)
-    assert lengths.remaining(one, far, generated) == pytest.approx(400, rel=0.1)
-    assert lengths.remaining(one, ROOT, generated) == pytest.approx(205, rel=0.1)
+    generated = 200 * 410
+    assert 1 / lengths.rate(near, generated) == pytest.approx(10.5, rel=0.4)
+    assert 1 / lengths.rate(far, generated) == pytest.approx(400, rel=0.1)
+    assert 1 / lengths.rate(ROOT, generated) == pytest.approx(205, rel=0.1)
 
 
 def test_the_cache_is_simulated_to_the_end_of_all() -> None:
     # Two sequences of 4 blocks; the first ends before the second and the candidate grow into its place.
-    running = [demand(4, remaining=32), demand(4, remaining=64)]
-    candidate = demand(2, remaining=64)
+    running, candidate = [demand(4, limit=32), demand(4, limit=64)], demand(2, limit=64)
     # At token 32 all three have grown by two blocks; at 64 two of them by four, and the first one's four are free.
-    assert fits_until_all_end(running, candidate, free=2 + 8, block_size=16)
-    assert not fits_until_all_end(running, candidate, free=2 + 5, block_size=16)
+    assert fits_as_expected(running, candidate, free=2 + 6, block_size=16)
+    assert not fits_as_expected(running, candidate, free=2 + 5, block_size=16)
     # What ends at once makes room for all that follows.
-    assert fits_until_all_end([demand(40, remaining=1)], demand(1, remaining=400), free=3, block_size=16)
+    assert fits_as_expected([demand(40, limit=1)], demand(1, limit=400), free=3, block_size=16)
+
+
+def test_what_may_be_long_and_never_was_is_not_waited_for() -> None:
+    running, candidate = [demand(8, limit=1_000)] * 9, demand(8, limit=1_000)
+    assert not fits_as_expected(running, candidate, free=40, block_size=16)
+    stops_soon = [demand(8, limit=1_000, rate=1 / 50)] * 9
+    assert fits_as_expected(stops_soon, demand(8, limit=1_000, rate=1 / 50), free=40, block_size=16)
 
 
 def test_the_victim_has_the_least_of_its_own_and_came_last() -> None:
