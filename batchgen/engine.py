@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import asdict
 from typing import Any
 
@@ -22,6 +24,8 @@ class Engine:
     """
 
     def __init__(self, scheduler: Scheduler, runner: ModelRunner) -> None:
+        self.scheduling_s = 0.0
+        """Seconds spent on deciding who computes what."""
         self._scheduler = scheduler
         self._runner = runner
 
@@ -47,10 +51,20 @@ class Engine:
             if not exhausted and self._scheduler.stats().waiting < enough:
                 window = next(remaining, None)
                 exhausted = window is None
-                outcomes += self._scheduler.add(window or [])
-            plan = self._scheduler.schedule()
+                with self._scheduling():
+                    outcomes += self._scheduler.add(window or [])
+            with self._scheduling():
+                plan = self._scheduler.schedule()
             if plan is not None:
-                outcomes += self._scheduler.commit(plan, self._runner.execute(plan))
+                result = self._runner.execute(plan)
+                with self._scheduling():
+                    outcomes += self._scheduler.commit(plan, result)
             elif exhausted:
                 return
             yield outcomes
+
+    @contextmanager
+    def _scheduling(self) -> Iterator[None]:
+        began = time.perf_counter()
+        yield
+        self.scheduling_s += time.perf_counter() - began

@@ -15,7 +15,8 @@ from types import MappingProxyType
 from rich.console import Console
 from rich.table import Table
 
-from batchgen.bench.simulation import GRAIN, CostModel, Outcome, Request, simulate
+from batchgen.bench.simulation import GRAIN, Machine, Outcome, Request, simulate
+from batchgen.core.bound import ModelCost, Rates
 from batchgen.core.kv_manager import KVManager
 from batchgen.core.lengths import expected_tokens
 from batchgen.core.policy import OFFLINE, Demand, Policy
@@ -25,13 +26,15 @@ from batchgen.core.step import Capacity
 
 __all__ = ["FILES", "POLICIES", "SMALL_MODEL", "Contender", "compare", "main"]
 
-SMALL_MODEL = CostModel(
-    linear_operations=2 * 134.5e6,
-    weight_bytes=4 * 134.5e6,
-    attention_operations=4 * 30 * 9 * 64,
-    linear_rate=300e9,
-    attention_rate=150e9,
-    bandwidth=25e9,
+SMALL_MODEL = Machine(
+    cost=ModelCost(
+        linear_weights=106_168_320,
+        head_weights=28_311_552,
+        attention_operations=4 * 30 * 9 * 64,
+        weight_bytes=2 * 134_479_872,
+        kv_bytes_per_token=46_080,
+    ),
+    rates=Rates(linear=300e9, attention=150e9, bandwidth=25e9),
     overhead_s=2e-4,
 )
 """SmolLM2-135M in float32 on two cores, as in `docs/performance.md`."""

@@ -11,6 +11,7 @@ from collections.abc import Sequence as SequenceOf
 from dataclasses import dataclass
 from itertools import islice
 
+from batchgen.core.bound import ModelCost, Rates, Work, bound_s
 from batchgen.core.kv_manager import KVManager
 from batchgen.core.policy import Policy
 from batchgen.core.prefix_index import PrefixIndex
@@ -20,7 +21,7 @@ from batchgen.core.sequence import Sequence
 from batchgen.core.step import Capacity, StepPlan, StepResult
 from batchgen.engine import Engine
 
-__all__ = ["GRAIN", "CostModel", "Outcome", "Request", "simulate"]
+__all__ = ["GRAIN", "Machine", "Outcome", "Request", "simulate"]
 
 GRAIN = 16
 """Tokens."""
@@ -41,31 +42,21 @@ class Request:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CostModel:
-    """What a step costs: a roofline over linears and weights, and attention beside it."""
+class Machine:
+    """A model on a machine: what a step costs there."""
 
-    linear_operations: float
-    """Of one token: two for each weight of the linears, the head included."""
-    weight_bytes: float
-    attention_operations: float
-    """Of one token for each position that it sees."""
-    linear_rate: float
-    """Operations a second; attention's likewise."""
-    attention_rate: float
-    bandwidth: float
-    """Bytes a second."""
+    cost: ModelCost
+    rates: Rates
     overhead_s: float
     """Of a step, whatever is in it."""
 
-    def seconds(self, tokens: int, positions: int) -> float:
-        """Of one step with `tokens` tokens that see `positions` positions in all."""
-        linear = max(tokens * self.linear_operations / self.linear_rate, self.weight_bytes / self.bandwidth)
-        return linear + positions * self.attention_operations / self.attention_rate + self.overhead_s
-
-    def bound(self, tokens: int, positions: int) -> float:
-        """Of any number of steps, were all of them full and free of overhead."""
-        linear = tokens * self.linear_operations / self.linear_rate
-        return linear + positions * self.attention_operations / self.attention_rate
+    def step_s(self, plan: StepPlan) -> float:
+        """Seconds of one of the steps that a plan of grains stands for: each has a token of each grain."""
+        cost, rates = self.cost, self.rates
+        linear = 2 * (cost.linear_weights * plan.num_tokens + cost.head_weights * len(plan.sampled)) / rates.linear
+        depth = sum(one.stop * (one.stop + 1) - one.start * (one.start + 1) for one in plan.scheduled) // 2
+        attention = cost.attention_operations * GRAIN * depth / rates.attention
+        return max(linear, cost.weight_bytes / rates.bandwidth) + attention + self.overhead_s
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,22 +87,16 @@ class Outcome:
 class _Clock:
     """`core.step.ModelRunner`: ends each sequence at its length, and adds up what the steps would take."""
 
-    def __init__(self, capacity: Capacity, cost: CostModel) -> None:
+    def __init__(self, capacity: Capacity, machine: Machine) -> None:
         self.capacity = capacity
         self.seconds = 0.0
         self.ends: dict[int, int] = {}
         """seq_id -> grains of prompt and output together, of sequences that stop before their limit."""
-        self._cost = cost
+        self._machine = machine
 
     def execute(self, plan: StepPlan) -> StepResult:
-        positions = 0
-        chosen: list[int] = []
-        for scheduled in plan.scheduled:
-            positions += len(scheduled.tokens) * (scheduled.start + scheduled.stop + 1) // 2
-            if scheduled.sampling is not None:
-                chosen.append(_END if scheduled.stop + 1 == self.ends.get(scheduled.seq_id) else 0)
-        self.seconds += GRAIN * self._cost.seconds(plan.num_tokens, GRAIN * positions)
-        return StepResult(chosen)
+        self.seconds += GRAIN * self._machine.step_s(plan)
+        return StepResult([_END if one.stop + 1 == self.ends.get(one.seq_id) else 0 for one in plan.sampled])
 
     def close(self) -> None:
         pass
@@ -120,32 +105,40 @@ class _Clock:
 def simulate(
     requests: Iterable[Request],
     capacity: Capacity,
-    cost: CostModel,
+    machine: Machine,
     policy: Policy,
     manager: Callable[[int, int, PrefixIndex], KVManager] = KVManager,
 ) -> Outcome:
     """Run the requests to the end. `capacity` counts grains, so its block size is 1."""
-    clock = _Clock(capacity, cost)
+    clock = _Clock(capacity, machine)
     scheduler = Scheduler(capacity, manager(capacity.num_blocks, capacity.block_size, PrefixIndex()), policy)
-    generated = positions = most_blocks = 0
+    most_blocks = 0
     for outcomes in Engine(scheduler, clock).run(_windows(requests, clock)):
         most_blocks = max(most_blocks, scheduler.stats().blocks_used)
         for sequence in outcomes:
             if not isinstance(sequence, Sequence):
                 raise ValueError(f"a request needs {sequence.blocks_needed} of {capacity.num_blocks} blocks")
             clock.ends.pop(sequence.seq_id, None)
-            prompt, output = len(sequence.prompt), len(sequence.output)
-            generated += output - 1
-            positions += (output - 1) * prompt + output * (output - 1) // 2
     stats = scheduler.stats()
-    needed = stats.distinct_tokens + generated
     return Outcome(
         seconds=clock.seconds,
-        bound_s=cost.bound(GRAIN * needed, GRAIN * GRAIN * (stats.distinct_depth + positions)),
+        bound_s=bound_s(_in_tokens(stats.work), machine.cost, machine.rates),
         computed=stats.computed_tokens,
-        needed=needed,
+        needed=stats.work.tokens,
         preemptions=stats.preemptions,
         most_blocks=most_blocks,
+    )
+
+
+def _in_tokens(grains: Work) -> Work:
+    """The same work in tokens. Each token of a grain sees those of the grains before, and half of its own."""
+    return Work(
+        distinct_tokens=GRAIN * grains.distinct_tokens,
+        distinct_depth=GRAIN * GRAIN * grains.distinct_depth,
+        sampled_tokens=GRAIN * grains.sampled_tokens,
+        later_tokens=GRAIN * grains.later_tokens,
+        later_depth=GRAIN * GRAIN * grains.later_depth,
+        steps=GRAIN * grains.steps,
     )
 
 

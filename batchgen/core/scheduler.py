@@ -6,6 +6,7 @@ from collections import deque
 from collections.abc import Sequence as SequenceOf
 from dataclasses import dataclass
 
+from batchgen.core.bound import Work, work_of_output
 from batchgen.core.kv_manager import KVManager, Match
 from batchgen.core.lengths import LengthEstimator, expected_tokens
 from batchgen.core.logprobs import TokenCounts
@@ -42,10 +43,8 @@ class SchedulerStats:
     """Prompt tokens that first admissions found in the cache."""
     generated_tokens: int
     preemptions: int
-    distinct_tokens: int
-    """Prompt tokens that are left when every beginning is counted once, over all windows."""
-    distinct_depth: int
-    """Sum over those of the positions that each one sees, itself included."""
+    work: Work
+    """What could not be done without: of the prompts of all that was added, and of the outputs that are finished."""
 
 
 class Scheduler:
@@ -77,7 +76,7 @@ class Scheduler:
         """The next sequence did not fit, and nothing has been freed since."""
         self._outstanding: StepPlan | None = None
         self._steps = self._computed = self._cached = self._generated = self._preemptions = 0
-        self._distinct_tokens = self._distinct_depth = 0
+        self._work = Work()
 
     def add(self, window: SequenceOf[Sequence]) -> list[Refusal]:
         """Queue sequences, and order them with all that wait already. Their ids must be new.
@@ -169,8 +168,7 @@ class Scheduler:
             cached_tokens=self._cached,
             generated_tokens=self._generated,
             preemptions=self._preemptions,
-            distinct_tokens=self._distinct_tokens,
-            distinct_depth=self._distinct_depth,
+            work=self._work,
         )
 
     def running(self) -> list[dict[str, int]]:
@@ -190,8 +188,10 @@ class Scheduler:
         """Order all that never ran, and count anew who will want which beginning."""
         known = [*self._running, *self._waiting]
         before, tree = PrefixTree(known, self._kv.block_size), PrefixTree([*known, *arrived], self._kv.block_size)
-        self._distinct_tokens += tree.distinct_tokens - before.distinct_tokens
-        self._distinct_depth += tree.distinct_depth - before.distinct_depth
+        self._work += Work(
+            distinct_tokens=tree.distinct_tokens - before.distinct_tokens,
+            distinct_depth=tree.distinct_depth - before.distinct_depth,
+        )
         self._node_of = tree.node_of
         order = self._policy.order(tree, lambda one: expected_tokens(self._rate(one), one.params.max_tokens))
         preempted = [sequence for sequence in self._waiting if sequence.preemptions]
@@ -330,6 +330,7 @@ class Scheduler:
         sequence.finish_reason = sequence.finish_reason or FinishReason.LENGTH
         sequence.status = Status.FINISHED
         sequence.counts = None
+        self._work += work_of_output(len(sequence.prompt), len(sequence.output))
         self._lengths.learn(sequence, self._node_of.pop(sequence.seq_id))
         self._promised -= self._at_most(sequence)
         self._kv.release(sequence)

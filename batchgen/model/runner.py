@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import logging
+import time
 
 import torch
 
 from batchgen.checkpoint.types import Checkpoint
 from batchgen.config import EngineConfig
+from batchgen.core.bound import ModelCost
 from batchgen.core.step import Capacity, StepPlan, StepResult
 from batchgen.errors import UsageError
 from batchgen.model.batch import make_batch
@@ -21,7 +23,7 @@ from batchgen.model.weights import open_weights
 from batchgen_kernels.ops import Buffer, Program, Shape
 from batchgen_kernels.reference import TorchProgram
 
-__all__ = ["Runner", "load_runner"]
+__all__ = ["Runner", "load_runner", "open_program"]
 
 _logger = logging.getLogger(__name__)
 
@@ -39,6 +41,8 @@ class Runner:
         kv_bytes: int,
         kernels_name: str,
         precisions: Precisions,
+        threads: int,
+        cost: ModelCost,
     ) -> None:
         self._program: Program | None = program
         self._logits: Buffer | None = logits
@@ -59,6 +63,12 @@ class Runner:
         """Of the linears."""
         self.kv_precision = precisions.kv_cache
         """Of keys and values."""
+        self.threads = threads
+        """That compute."""
+        self.cost = cost
+        """What the model asks of the machine."""
+        self.kernel_s = 0.0
+        """Seconds spent in kernels so far."""
         self.vocab_size = logits.width
 
     @property
@@ -70,12 +80,14 @@ class Runner:
         """Compute the plan and choose the next tokens."""
         if self._program is None or self._logits is None:
             raise RuntimeError("the runner is closed")
+        batch = make_batch(plan, self._block_size)
+        rows = sampling_rows(plan, self.vocab_size) if plan.sampled else None
+        began = time.perf_counter()
         for copy in plan.copies:
             self._program.copy_block(copy.source, copy.target)
-        self._program.run(make_batch(plan, self._block_size))
-        tokens: list[int] = []
-        if plan.sampled:
-            tokens = self._program.sample(self._logits, sampling_rows(plan, self.vocab_size)).tolist()
+        self._program.run(batch)
+        tokens = [] if rows is None else self._program.sample(self._logits, rows).tolist()
+        self.kernel_s += time.perf_counter() - began
         logprobs, scores = read_logprobs(self._program, self._logits, plan, tokens)
         return StepResult(tokens, logprobs, scores)
 
@@ -93,7 +105,7 @@ def load_runner(checkpoint: Checkpoint, config: EngineConfig) -> Runner:
     spec = read_spec(checkpoint.config)
     precisions = precisions_of(checkpoint, config)
     size = size_cache(spec, config, precisions, free_memory())
-    program, kernels_name = _program(size.shape, config)
+    program, kernels_name = open_program(size.shape, config)
     logits = record_decoder(program, spec, open_weights(checkpoint, spec), precisions, size.max_model_len)
     return Runner(
         program,
@@ -103,10 +115,12 @@ def load_runner(checkpoint: Checkpoint, config: EngineConfig) -> Runner:
         kv_bytes=size.kv_bytes,
         kernels_name=kernels_name,
         precisions=precisions,
+        threads=config.threads or usable_cores(),
+        cost=spec.cost(precisions.linears),
     )
 
 
-def _program(shape: Shape, config: EngineConfig) -> tuple[Program, str]:
+def open_program(shape: Shape, config: EngineConfig) -> tuple[Program, str]:
     """The program to record into, and the name of its kernels."""
     threads = config.threads or usable_cores()
     if config.kernels != "torch":

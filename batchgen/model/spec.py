@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from batchgen.core.bound import ModelCost
 from batchgen.errors import UnsupportedModelError
 from batchgen.model.rope_config import read_rotary
 from batchgen.model.rotary import RotarySpec
@@ -68,6 +69,19 @@ class DecoderSpec:
         """Bytes of keys and values of one position over all layers; in int8 with a float32 scale for each head."""
         head = 4 * self.head_dim if precision == "float32" else self.head_dim + 4
         return len(self.layers) * 2 * self.kv_heads * head
+
+    def cost(self, precision: Precision) -> ModelCost:
+        """What a step asks of a machine. Weights that are not int8 are taken as stored in 16 bits, the least."""
+        query = self.heads * self.head_dim
+        layer = self.hidden * (self.qkv_width + query + 3 * self.intermediate)
+        linear, head = len(self.layers) * layer, self.vocab_size * self.hidden
+        return ModelCost(
+            linear_weights=linear,
+            head_weights=head,
+            attention_operations=4 * len(self.layers) * query,
+            weight_bytes=(linear + head) * (1 if precision == "int8" else 2),
+            kv_bytes_per_token=self.kv_bytes_per_token,
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
