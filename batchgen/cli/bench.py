@@ -11,7 +11,7 @@ import typer
 
 from batchgen.bench.datasets import DatasetConfig, load_dataset
 from batchgen.cli.environment import home
-from batchgen.cli.flags import StreamConfig
+from batchgen.cli.flags import CalibrateConfig, StreamConfig
 from batchgen.cli.options import EPILOG, Chosen, file_to_write, options
 from batchgen.cli.streams import open_streams, write_file
 from batchgen.config import EngineConfig, ModelConfig
@@ -56,3 +56,20 @@ def throughput(
     if output_json is not None:
         figures = result.to_json() | {"dataset": dataset.dataset_name, "load_time": load_time, "engine": described}
         write_file("--output-json", output_json, json.dumps(figures, indent=4) + "\n")
+
+
+@app.command("calibrate", epilog=EPILOG)
+@options(CalibrateConfig, StreamConfig)
+def calibrate(chosen: Chosen) -> None:
+    """Measure what this machine reaches with the kernels of a run, and keep it for the time that `plan` tells and the
+    efficiency that a run reports.
+
+    Takes some ten seconds. The machine should have nothing else to do.
+    """
+    config = chosen.make(CalibrateConfig)
+    with open_streams(chosen.make(StreamConfig)) as reporter:
+        from batchgen.job.calibration import calibrate
+
+        reporter.stage("measuring")
+        for line in calibrate(EngineConfig(threads=config.threads, kernels=config.kernels), home()):
+            typer.echo(line)

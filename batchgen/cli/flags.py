@@ -9,9 +9,9 @@ from types import MappingProxyType
 from typing import Any, Literal
 
 from batchgen.bench.datasets import DatasetConfig
-from batchgen.config import EngineConfig, InputConfig, JobConfig, ModelConfig, OutputConfig
+from batchgen.config import EngineConfig, InputConfig, JobConfig, Kernels, ModelConfig, OutputConfig
 
-__all__ = ["FLAGS", "Flag", "ReportConfig", "StreamConfig"]
+__all__ = ["FLAGS", "CalibrateConfig", "Flag", "ReportConfig", "StreamConfig"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,6 +29,14 @@ class ReportConfig:
 
     format: Literal["text", "json"] = "text"
     max_model_len: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CalibrateConfig:
+    """What `bench calibrate` measures: the rates depend on both."""
+
+    threads: int | None = None
+    kernels: Kernels = "auto"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -186,6 +194,8 @@ _REPORT: Mapping[str, Flag] = {
     "max_model_len": _ENGINE["max_model_len"],
 }
 
+_CALIBRATE: Mapping[str, Flag] = {name: _ENGINE[name] for name in ("threads", "kernels")}
+
 FLAGS: Mapping[type, Mapping[str, Flag]] = MappingProxyType(
     {
         ModelConfig: _MODEL,
@@ -196,6 +206,7 @@ FLAGS: Mapping[type, Mapping[str, Flag]] = MappingProxyType(
         DatasetConfig: _DATASET,
         StreamConfig: _STREAMS,
         ReportConfig: _REPORT,
+        CalibrateConfig: _CALIBRATE,
     }
 )
 """Every field of these classes that is a flag; the others are other configuration classes."""

@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from batchgen.cli import bench, models, options, run, validate, version
+from batchgen.cli import bench, models, options, plan, run, validate, version
 from batchgen.errors import BatchgenError
 
 __all__ = ["app", "main"]
@@ -22,6 +22,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.command("run-batch", epilog=options.EPILOG)(run.run_batch)
+app.command("plan", epilog=options.EPILOG)(plan.plan)
 app.command("validate", epilog=options.EPILOG)(validate.validate)
 app.add_typer(models.app, name="models")
 app.add_typer(bench.app, name="bench")

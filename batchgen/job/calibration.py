@@ -4,14 +4,20 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import platform
+from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from batchgen.config import EngineConfig
 from batchgen.core.bound import Rates
+from batchgen.errors import UsageError
+from batchgen.model.calibration import PRECISIONS, measure_rates
+from batchgen.model.machine import usable_cores
 
-__all__ = ["known_rates", "remember_rates"]
+__all__ = ["calibrate", "known_rates"]
 
 _logger = logging.getLogger(__name__)
 _CPU_INFO = Path("/proc/cpuinfo")
@@ -23,15 +29,32 @@ def known_rates(home: Path, kernels: str, precision: str, threads: int) -> Rates
     return None if known is None else Rates(**known)
 
 
-def remember_rates(home: Path, kernels: str, precision: str, threads: int, rates: Rates) -> Path:
-    """Keep rates for runs on this kind of machine; returns the file."""
+def calibrate(config: EngineConfig, home: Path) -> Iterator[str]:
+    """Measure this machine with the settings' kernels and threads, in every precision, and keep the rates; yields a
+    line about each.
+
+    Raises `UsageError` where kernels that are demanded can't run, or the home folder can't be written.
+    """
+    threads = config.threads or usable_cores()
+    for precision in PRECISIONS:
+        kernels, rates = measure_rates(config, precision)
+        known = _read(home) | {_key(kernels, precision, threads): asdict(rates)}
+        _write(home, json.dumps(known, indent=4) + "\n")
+        yield (
+            f"{precision}: linears {rates.linear / 1e9:,.0f} GOP/s, attention {rates.attention / 1e9:,.0f} GOP/s, "
+            f"weights {rates.bandwidth / 1e9:,.1f} GB/s ({kernels}, {threads} threads)"
+        )
+
+
+def _write(home: Path, text: str) -> None:
     file = _file(home)
-    known = _read(home) | {_key(kernels, precision, threads): asdict(rates)}
-    file.parent.mkdir(parents=True, exist_ok=True)
-    new = file.with_suffix(".new")
-    new.write_text(json.dumps(known, indent=4) + "\n", encoding="utf-8")
-    new.replace(file)
-    return file
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        new = file.with_suffix(f".{os.getpid()}")
+        new.write_text(text, encoding="utf-8")
+        new.replace(file)
+    except OSError as error:
+        raise UsageError(f"{file}: cannot be written: {error}") from error
 
 
 def _file(home: Path) -> Path:

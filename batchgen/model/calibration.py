@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 
 import torch
 
@@ -13,7 +14,9 @@ from batchgen.model.batch import make_batch
 from batchgen.model.runner import open_program
 from batchgen_kernels.ops import Batch, Extent, Precision, Program, Shape
 
-__all__ = ["measure_rates"]
+__all__ = ["PRECISIONS", "measure_rates"]
+
+PRECISIONS: Sequence[Precision] = ("float32", "int8")
 
 _SECONDS = 0.5
 """For each of the three rates, at least; the best of the calls within it counts, which nobody disturbed."""

@@ -23,7 +23,7 @@ from batchgen.model.weights import open_weights
 from batchgen_kernels.ops import Buffer, Program, Shape
 from batchgen_kernels.reference import TorchProgram
 
-__all__ = ["Runner", "load_runner", "open_program"]
+__all__ = ["Runner", "kernels_of", "load_runner", "open_program"]
 
 _logger = logging.getLogger(__name__)
 
@@ -118,6 +118,11 @@ def load_runner(checkpoint: Checkpoint, config: EngineConfig) -> Runner:
         threads=config.threads or usable_cores(),
         cost=spec.cost(precisions.linears),
     )
+
+
+def kernels_of(config: EngineConfig) -> str:
+    """The name of the kernels that the settings choose. Raises `UsageError` where those that are demanded can't run."""
+    return open_program(Shape(1, 1, 1, config.block_size, 1), config)[1]
 
 
 def open_program(shape: Shape, config: EngineConfig) -> tuple[Program, str]:
