@@ -5,19 +5,22 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterable
+from pathlib import Path
 
 import orjson
 
 from batchgen.checkpoint.types import Checkpoint
 from batchgen.config import EngineConfig, JobConfig
+from batchgen.core.bound import bound_s
 from batchgen.core.sequence import Sequence
 from batchgen.engine import Engine
 from batchgen.errors import UsageError
 from batchgen.io.sink import Sink
 from batchgen.job.arrivals import Arrival
+from batchgen.job.calibration import known_rates
 from batchgen.job.finding import names_of_run
 from batchgen.job.loading import LoadedEngine, load_engine
-from batchgen.job.summary import Counts
+from batchgen.job.summary import Counts, Effort
 from batchgen.job.tracking import Frontend, Tracker
 from batchgen.job.watchdog import Watchdog
 from batchgen.job.worker import RunnerInThread, Worker
@@ -53,6 +56,7 @@ class Generation:
     ) -> None:
         self.engine: Engine = loaded.engine(RunnerInThread(loaded.runner, worker))
         self.elapsed_s = 0.0
+        self._runner = loaded.runner
         self._log_requests = config.log_requests
         self._counts = counts
         self._sink = sink
@@ -80,6 +84,17 @@ class Generation:
                 watchdog.alive()
             self._reporter.update(progress)
         self.elapsed_s = time.monotonic() - began
+
+    def effort(self, home: Path) -> Effort:
+        """Where the time went; the machine's rates are those kept in `home`."""
+        runner = self._runner
+        rates = known_rates(home, runner.kernels_name, runner.precision, runner.threads)
+        work = self.engine.stats().work
+        return Effort(
+            scheduling_s=self.engine.scheduling_s,
+            kernels_s=runner.kernel_s,
+            bound_s=None if rates is None else bound_s(work, runner.cost, rates),
+        )
 
     def _emit(self, number: int, digest: str, row: ResultRow) -> None:
         counts = self._counts

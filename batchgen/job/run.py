@@ -66,6 +66,7 @@ def run_job(config: JobConfig, home: Path, reporter: Reporter) -> Summary:
     return Summary(
         counts=counts,
         stats=None if generation is None else generation.engine.stats(),
+        effort=None if generation is None else generation.effort(home),
         generation_s=0.0 if generation is None else generation.elapsed_s,
         elapsed_s=time.monotonic() - began,
         output=config.output.output_file,

@@ -7,7 +7,7 @@ from typing import Any
 
 from batchgen.core.scheduler import SchedulerStats
 
-__all__ = ["Counts", "Summary", "failures_exceed"]
+__all__ = ["Counts", "Effort", "Summary", "failures_exceed"]
 
 
 @dataclass(slots=True)
@@ -29,12 +29,34 @@ class Counts:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Effort:
+    """Where the seconds of generation went."""
+
+    scheduling_s: float
+    """Deciding who computes what."""
+    kernels_s: float
+    bound_s: float | None
+    """The least that the same tokens take at the machine's rates; None where it was not calibrated."""
+
+    def to_json(self, generation_s: float) -> dict[str, float | None]:
+        """With what is left over: tokenising, detokenising, arrays, writing."""
+        host_s = generation_s - self.scheduling_s - self.kernels_s
+        return {
+            "bound_s": None if self.bound_s is None else round(self.bound_s, 3),
+            "kernels_s": round(self.kernels_s, 3),
+            "scheduling_s": round(self.scheduling_s, 3),
+            "host_s": round(host_s, 3),
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Summary:
     """The figures of the last line."""
 
     counts: Counts
     stats: SchedulerStats | None
-    """None where no row was left to compute."""
+    """None where no row was left to compute; `effort` likewise."""
+    effort: Effort | None
     generation_s: float
     """Seconds from the first row to the last."""
     elapsed_s: float
@@ -52,7 +74,7 @@ class Summary:
 
     def to_json(self) -> dict[str, Any]:
         """The summary as PROTOCOL names its keys. Tokens a second are over generation alone."""
-        counts, stats, seconds = self.counts, self.stats, max(self.generation_s, 1e-9)
+        counts, stats, effort, seconds = self.counts, self.stats, self.effort, max(self.generation_s, 1e-9)
         return {
             "status": "too_many_failed" if self.too_many_failed else "completed",
             "request_counts": {
@@ -74,7 +96,9 @@ class Summary:
             },
             "steps": 0 if stats is None else stats.steps,
             "preemptions": 0 if stats is None else stats.preemptions,
-            "efficiency": None,
+            "redundancy": None if stats is None else _ratio(stats.computed_tokens, stats.work.tokens),
+            "efficiency": None if effort is None else _ratio(effort.bound_s, self.generation_s),
+            "time": None if effort is None else effort.to_json(self.generation_s),
             "output": self.output,
             "elapsed_s": round(self.elapsed_s, 3),
             "generation_s": round(self.generation_s, 3),
@@ -82,6 +106,10 @@ class Summary:
             "kernels": self.kernels,
             "precision": self.precision,
         }
+
+
+def _ratio(part: float | None, whole: float) -> float | None:
+    return round(part / whole, 3) if part is not None and whole else None
 
 
 def failures_exceed(counts: Counts, allowed: str | None) -> bool:

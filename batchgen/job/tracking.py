@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from array import array
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 
@@ -10,6 +11,7 @@ from batchgen.core.scheduler import Refusal
 from batchgen.core.sequence import Sequence
 from batchgen.job.arrivals import Arrival
 from batchgen.job.intake import AnyModel, Intake, ServedModels
+from batchgen.job.twins import Twins, digest_of
 from batchgen.protocol.anthropic_request import as_sent
 from batchgen.protocol.faults import Code, RowFault
 from batchgen.protocol.parse import Parser, custom_id_of
@@ -71,7 +73,9 @@ class Tracker:
         self._emit = emit
         self._window = window
         self._warned: set[str | None] = set()
-        self._owners: dict[int, tuple[_Pending, int]] = {}
+        self._owners: dict[int, list[tuple[_Pending, int]]] = {}
+        """seq_id -> the samples that it answers."""
+        self._twins = Twins()
         self._unfinished: dict[int, _Pending] = {}
         self._next_number = 0
         self._next_id = 0
@@ -98,22 +102,24 @@ class Tracker:
 
     def finished(self, sequence: Sequence) -> None:
         """Take a finished sequence; the last one of a request completes its row."""
-        pending, index = self._owners.pop(sequence.seq_id)
-        pending.choices[index] = self._choice(pending, index, sequence)
-        if index % pending.request.n == 0:
-            pending.cached[index // pending.request.n] = sequence.cached
-        self._done(pending)
+        self._twins.ended(sequence.seq_id)
+        for pending, index in self._owners.pop(sequence.seq_id):
+            pending.choices[index] = self._choice(pending, index, sequence)
+            if index % pending.request.n == 0:
+                pending.cached[index // pending.request.n] = sequence.cached
+            self._done(pending)
 
     def refused(self, refusal: Refusal) -> None:
         """Take a sequence that can't run; its request fails."""
-        pending, _ = self._owners.pop(refusal.sequence.seq_id)
+        self._twins.ended(refusal.sequence.seq_id)
         held = refusal.blocks_available * refusal.block_size
         message = (
             f"the prompt has {len(refusal.sequence.prompt)} tokens and up to {refusal.sequence.params.max_tokens} are "
             f"to follow, but the KV cache holds {held}; lower max_tokens or raise --kv-cache-memory"
         )
-        pending.fault = RowFault(Code.CONTEXT_LENGTH_EXCEEDED, message)
-        self._done(pending)
+        for pending, _ in self._owners.pop(refusal.sequence.seq_id):
+            pending.fault = RowFault(Code.CONTEXT_LENGTH_EXCEEDED, message)
+            self._done(pending)
 
     def _begin(self, arrival: Arrival) -> list[Sequence]:
         row = arrival.row
@@ -130,11 +136,15 @@ class Tracker:
         resolved = self._frontend.sampling.resolve(request, lengths)
         pending = _Pending(arrival.number, arrival.digest, request, resolved, lengths, len(resolved.params))
         self._unfinished[arrival.number] = pending
-        sequences = []
+        sequences, digest = [], digest_of(request)
+        prompts = [array("I", ids) for ids in encoded]  # a tenth of a list's memory
         for index, params in enumerate(resolved.params):
+            leader = self._twins.lead(digest, index // request.n, params, self._next_id)
+            self._owners.setdefault(leader, []).append((pending, index))
+            if leader != self._next_id:
+                continue
             probe = watcher(self._frontend.tokenizer, request.sampling, params)
-            sequences.append(Sequence(self._next_id, encoded[index // request.n], params, probe))
-            self._owners[self._next_id] = pending, index
+            sequences.append(Sequence(self._next_id, prompts[index // request.n], params, probe))
             self._next_id += 1
         return sequences
 

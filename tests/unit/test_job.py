@@ -22,6 +22,8 @@ from openai.types.chat import ChatCompletion
 from batchgen.config import EngineConfig, InputConfig, JobConfig, ModelConfig, OutputConfig
 from batchgen.errors import InvalidInputError, OutputLockedError, OutputMismatchError, StalledError, UsageError
 from batchgen.job import Summary, run_job
+from batchgen.job.calibration import calibrate
+from batchgen.model import calibration
 from batchgen.progress import Progress
 
 LONG_PROMPT = "the sea " * 80
@@ -305,3 +307,52 @@ def test_log_lines_hold_no_text_of_requests_unless_asked(
     assert (secret in caplog.text) == asked
     assert "line 2: " in caplog.text
     assert "body.wat is unknown" in caplog.text
+
+
+def test_the_same_greedy_request_is_computed_once_and_answered_each_time(tiny_model: Path, tmp_path: Path) -> None:
+    asked = [
+        {"temperature": 0},
+        {"temperature": 0, "seed": 5},  # a greedy request has no use for it
+        {"temperature": 0, "n": 3},
+        {"temperature": 0, "stop": ["e"]},
+        {"temperature": 0, "stop": ["e"]},
+        {"temperature": 0, "max_tokens": 5},
+        {"temperature": 1},
+        {"temperature": 1},
+    ]
+    rows = [json.dumps(line(f"r{number}", prompt="x" * 20, **body)) for number, body in enumerate(asked)]
+    together = run(job(tiny_model, write(tmp_path / "in.jsonl", list(rows)), tmp_path / "out"), tmp_path)
+    alone: dict[str, Any] = {}
+    generated: list[int] = []
+    for number, row in enumerate(rows):
+        source = write(tmp_path / f"{number}.jsonl", [row])
+        stats = run(job(tiny_model, source, tmp_path / f"out-{number}"), tmp_path).stats
+        assert stats is not None
+        generated.append(stats.generated_tokens)
+        alone |= answers(tmp_path / f"out-{number}")
+    assert answers(tmp_path / "out") == alone
+    # Row 1 comes with row 0 and row 4 with row 3; the three samples of row 2 are one.
+    assert together.stats is not None
+    assert together.stats.generated_tokens == sum(generated) - generated[1] - generated[4]
+    assert generated[2] == generated[0]
+    assert together.stats.work.distinct_tokens == 20
+
+
+def test_the_summary_tells_where_the_time_went(
+    tiny_model: Path, mixed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = run(job(tiny_model, mixed, tmp_path / "a"), tmp_path).to_json()
+    assert before["efficiency"] is before["time"]["bound_s"] is None
+    assert before["redundancy"] >= 1
+
+    monkeypatch.setattr(calibration, "_SECONDS", 0.001)
+    monkeypatch.setattr(calibration, "_WEIGHTS", 1)
+    assert len(list(calibrate(EngineConfig(threads=1), tmp_path / "home"))) == 2
+    summary = run(job(tiny_model, mixed, tmp_path / "b"), tmp_path)
+    effort, told = summary.effort, summary.to_json()
+    assert effort is not None
+    assert effort.bound_s is not None
+    assert 0 < effort.bound_s < effort.kernels_s < summary.generation_s
+    assert told["efficiency"] == round(effort.bound_s / summary.generation_s, 3)
+    parts = [told["time"][name] for name in ("kernels_s", "scheduling_s", "host_s")]
+    assert sum(parts) == pytest.approx(summary.generation_s, abs=0.01)
