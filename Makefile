@@ -1,6 +1,7 @@
 # make run      a first result on a fresh machine
 # make test     every test, as continuous integration runs them
 # make check    lint, format, types
+# make simulate the table of scheduling policies, without a model
 # make property the property tests with 10,000 examples each
 VENV ?= .venv
 PY := $(VENV)/bin/python
@@ -9,7 +10,7 @@ SOURCES := pyproject.toml constraints.txt kernels/CMakeLists.txt $(wildcard kern
 export HF_HUB_OFFLINE := 1
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: run test check property native clean help
+.PHONY: run test check property simulate native clean help
 
 help:
 	@sed -n 's/^# make/make/p' $(MAKEFILE_LIST)
@@ -37,6 +38,9 @@ check: $(STAMP)
 
 property: $(STAMP)
 	$(PY) -m pytest tests/property --hypothesis-profile=thorough
+
+simulate: $(STAMP)
+	$(PY) -m batchgen.bench.policies
 
 clean:
 	rm -rf $(VENV) build dist out
