@@ -32,7 +32,6 @@ SMALL_MODEL = Machine(
         head_weights=28_311_552,
         attention_operations=4 * 30 * 9 * 64,
         weight_bytes=2 * 134_479_872,
-        kv_bytes_per_token=46_080,
     ),
     rates=Rates(linear=300e9, attention=150e9, bandwidth=25e9),
     overhead_s=2e-4,

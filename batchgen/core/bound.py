@@ -30,7 +30,6 @@ class ModelCost:
     """Of one token for each position that it sees: 4 x layers x query heads x head size."""
     weight_bytes: int
     """That are read in a step, however few tokens it has."""
-    kv_bytes_per_token: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

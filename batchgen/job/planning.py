@@ -18,7 +18,8 @@ from batchgen.io.readers import open_rows
 from batchgen.job.calibration import known_rates
 from batchgen.job.finding import find_checkpoint, model_of_run
 from batchgen.model.machine import free_memory, usable_cores
-from batchgen.model.runner import chosen_precision, kernels_of
+from batchgen.model.precision import precisions_of
+from batchgen.model.runner import kernels_of
 from batchgen.model.sizing import size_cache
 from batchgen.model.spec import read_spec
 from batchgen.protocol.faults import RowFault
@@ -104,15 +105,16 @@ def look_ahead(source: InputConfig, model: ModelConfig, engine: EngineConfig, ho
     """
     model = replace(model, model=model_of_run(model, source))
     checkpoint = find_checkpoint(model, home)
-    spec, precision = read_spec(checkpoint.config), chosen_precision(checkpoint, engine)
-    size = size_cache(spec, engine, precision, free_memory())
+    spec, precisions = read_spec(checkpoint.config), precisions_of(checkpoint, engine)
+    precision = precisions.linears
+    size = size_cache(spec, engine, precisions, free_memory())
     tokenizer = load_tokenizer(checkpoint)
     prompter = Prompter(tokenizer, load_template(checkpoint), spec.vocab_size, size.max_model_len)
     ends = end_token_ids(checkpoint, tokenizer)
     sampling = SamplingDefaults(checkpoint.generation_config, ends, size.max_model_len, engine.seed)
     kernels = kernels_of(engine)
-    block_bytes = engine.block_size * spec.kv_bytes_per_token
-    outlook = Outlook(checkpoint.name, kernels, precision, size.shape.max_seqs, size.shape.num_blocks * block_bytes)
+    block_bytes = engine.block_size * spec.kv_bytes_per_token(precisions.kv_cache)
+    outlook = Outlook(checkpoint.name, kernels, precision, size.shape.max_seqs, size.kv_bytes)
 
     sequences = _sequences(source, prompter, sampling, outlook)
     largest: list[int] = []

@@ -61,7 +61,7 @@ def _attention(config: EngineConfig) -> float:
     blocks = _CONTEXT // _BLOCK
     program, _ = open_program(Shape(_CHUNK, 1, blocks, _BLOCK, blocks), config)
     qkv = program.buffer((_HEADS + 2 * _KV_HEADS) * _HEAD_DIM, Extent.TOKENS)
-    cache = program.kv_cache(_KV_HEADS, _HEAD_DIM)
+    cache = program.kv_cache(_KV_HEADS, _HEAD_DIM, "float32")
     angles = torch.zeros(_CONTEXT, _HEAD_DIM // 2)
     program.embed(torch.zeros(1, qkv.width), 1.0, qkv)
     program.rotate_store(qkv, cache, program.rotary_table(angles.cos(), angles.sin()), None, None, 1e-6)

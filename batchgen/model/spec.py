@@ -80,7 +80,6 @@ class DecoderSpec:
             head_weights=head,
             attention_operations=4 * len(self.layers) * query,
             weight_bytes=(linear + head) * (1 if precision == "int8" else 2),
-            kv_bytes_per_token=self.kv_bytes_per_token,
         )
 
 

@@ -11,7 +11,6 @@ COST = ModelCost(
     head_weights=28_311_552,
     attention_operations=4 * 30 * 9 * 64,
     weight_bytes=2 * 134_479_872,
-    kv_bytes_per_token=46_080,
 )
 """SmolLM2-135M."""
 RATES = Rates(linear=300e9, attention=150e9, bandwidth=25e9)
