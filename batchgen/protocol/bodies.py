@@ -6,9 +6,8 @@ from collections.abc import Mapping
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import Discriminator, Field, Tag, model_validator
-from pydantic_core import PydanticCustomError
-
-from batchgen.protocol.messages import MESSAGE_TAGS, Document, Message, Shape, TemplateVariables, Tool, ToolChoice
+from batchgen.protocol.constraints import ConstraintBody
+from batchgen.protocol.messages import MESSAGE_TAGS, Document, Message, TemplateVariables, Tool, ToolChoice, inconsistent
 
 __all__ = ["TAGS", "ChatBody", "CompletionBody", "SamplingBody"]
 
@@ -38,11 +37,6 @@ def _text_or(form: str, wanted: str) -> Discriminator:
     return Discriminator(form_of, custom_error_type="form_type", custom_error_message=wanted)
 
 
-def _inconsistent(field: str, words: str) -> PydanticCustomError:
-    """A fault of two fields together, blamed on one of them."""
-    return PydanticCustomError("inconsistent", "{words}", {"field": field, "words": words})
-
-
 TokenId = Annotated[int, Field(ge=0)]
 Ids = Annotated[list[TokenId], Field(min_length=1)]
 StopString = Annotated[str, Field(min_length=1)]
@@ -50,7 +44,7 @@ Limit = Annotated[int, Field(ge=1)]
 Share = Annotated[float, Field(ge=0, le=1)]
 
 
-class SamplingBody(Shape):
+class SamplingBody(ConstraintBody):
     """What both kinds of body share. None: not sent."""
 
     model: str | None = None
@@ -102,11 +96,11 @@ class ChatBody(SamplingBody):
     @model_validator(mode="after")
     def _consistent(self) -> Self:
         if self.continue_final_message and self.add_generation_prompt:
-            raise _inconsistent("continue_final_message", "excludes add_generation_prompt; send one of the two")
+            raise inconsistent("continue_final_message", "excludes add_generation_prompt; send one of the two")
         if self.tool_choice not in (None, "none", "auto") and not self.tools:
-            raise _inconsistent("tool_choice", "needs tools to choose from; send some under tools")
+            raise inconsistent("tool_choice", "needs tools to choose from; send some under tools")
         if self.named_tool is not None and self.named_tool not in {tool.function.name for tool in self.tools}:
-            raise _inconsistent("tool_choice", f"names {self.named_tool!r}, which is none of the tools")
+            raise inconsistent("tool_choice", f"names {self.named_tool!r}, which is none of the tools")
         return self
 
     @property

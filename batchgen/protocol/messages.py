@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Discriminator, Field, Tag
 from pydantic_core import PydanticCustomError
 
-__all__ = ["MESSAGE_TAGS", "Document", "Message", "TemplateVariables", "Tool", "ToolChoice"]
+__all__ = ["MESSAGE_TAGS", "Document", "Message", "Shape", "TemplateVariables", "Tool", "ToolChoice", "inconsistent"]
 
 _TEXT, _PARTS, _STRING, _OBJECT, _REFUSAL = "<content text>", "<content parts>", "<string>", "<object>", "<refusal>"
 MESSAGE_TAGS = frozenset({_TEXT, _PARTS, _STRING, _OBJECT, _REFUSAL})
@@ -24,6 +24,11 @@ class Shape(BaseModel):
     """Strict: a string is no number and a bool is no integer."""
 
     model_config = ConfigDict(strict=True, extra="allow", allow_inf_nan=False)
+
+
+def inconsistent(field: str, words: str) -> PydanticCustomError:
+    """A fault of fields together, blamed on one of them."""
+    return PydanticCustomError("inconsistent", "{words}", {"field": field, "words": words})
 
 
 def _form_of_content(value: Any) -> str | None:

@@ -37,6 +37,7 @@ _BODIES: Mapping[str, type[ChatBody] | type[CompletionBody]] = {
 _FIELDS: Mapping[str, frozenset[str]] = {url: frozenset(shape.model_fields) for url, shape in _BODIES.items()}
 _WANTED: Mapping[str, str] = {
     "bool_type": "must be true or false",
+    "extra_forbidden": "is not supported; remove it",
     "finite_number": "must be a finite number",
     "float_type": "must be a number",
     "greater_than_equal": "must be at least {ge}",
@@ -240,6 +241,7 @@ def _request(row: RawRow, endpoint: Endpoint, body: ChatBody | CompletionBody, s
             include_stop_str_in_output=body.include_stop_str_in_output,
             skip_special_tokens=body.skip_special_tokens,
         ),
+        constraint=body.constraint,
         extra=row.extra,
     )
 
@@ -291,6 +293,8 @@ def _translate(detail: ErrorDetails, root: str) -> RowFault:
         path = f"{path}.{detail['ctx']['field']}"
         return RowFault(Code.INVALID_VALUE, f"{path} {detail['msg']}", path)
     wanted = _WANTED[kind].format(**detail.get("ctx", {})) if kind in _WANTED else detail["msg"]
+    if kind == "json_schema":
+        return RowFault(Code.INVALID_JSON_SCHEMA, f"{path} {detail['msg']}", path)
     typed = kind.endswith("_type") or kind == "int_from_float"
     message = f"{path} {wanted}, found {shortened(detail['input'])}"
     return RowFault(Code.INVALID_TYPE if typed else Code.INVALID_VALUE, message, path)

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Literal
 
+from batchgen.protocol.constraints import Constraint
 from batchgen.protocol.faults import RowFault
 
 __all__ = [
@@ -122,5 +123,7 @@ class GenRequest:
     n: int = 1
     """Samples for each prompt. Choice index = prompt index * n + sample index."""
     sampling: SamplingRequest = SamplingRequest()
+    constraint: Constraint | None = None
+    """What each answer must look like; None: anything."""
     extra: Mapping[str, Any] = field(default_factory=dict)
     """Pass-through columns of the input row."""

@@ -61,6 +61,10 @@ class Tokenizer:
         """Text of token ids; ids outside the vocabulary have none."""
         return self._backend.decode(ids, skip_special_tokens=skip_special_tokens)
 
+    def to_json(self) -> str:
+        """The whole tokenizer in the form of a `tokenizer.json`."""
+        return self._backend.to_str()
+
     def token_id(self, token: str) -> int | None:
         """Id of a token by its exact name, None where it has none."""
         return self._backend.token_to_id(token)
