@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterable
+from contextlib import closing
 from pathlib import Path
 
 import orjson
@@ -28,7 +29,9 @@ from batchgen.progress import Progress, Reporter
 from batchgen.protocol.parse import Parser
 from batchgen.protocol.response import Responder
 from batchgen.protocol.result import ResultRow
+from batchgen.text.grammar import Grammars
 from batchgen.text.sampling import SamplingDefaults
+from batchgen.text.schema_check import SchemaChecks
 from batchgen.text.tokenizer import end_token_ids
 
 __all__ = ["Generation", "load"]
@@ -63,10 +66,16 @@ class Generation:
         self._reporter = reporter
         self._rows_total = rows_total
         responder = Responder(sink.manifest.run_id, sink.manifest.created)
-        self._tracker = Tracker(_frontend(config, loaded, responder), self._emit, config.input.window)
+        frontend = _frontend(config, loaded, responder)
+        self._grammars = frontend.grammars
+        self._tracker = Tracker(frontend, self._emit, config.input.window)
 
     def run(self, rows: Iterable[Arrival], watchdog: Watchdog) -> None:
         """Run all rows that are not done; each one's result goes to the sink. `watchdog` hears of all that moves."""
+        with closing(self._grammars):
+            self._run(rows, watchdog)
+
+    def _run(self, rows: Iterable[Arrival], watchdog: Watchdog) -> None:
         began = time.monotonic()
         moved: object = None
         if self._log_requests:
@@ -149,6 +158,8 @@ def _frontend(config: JobConfig, loaded: LoadedEngine, responder: Responder) -> 
         tokenizer=tokenizer,
         prompter=loaded.prompter,
         sampling=sampling,
+        grammars=Grammars(tokenizer, sampling.end_ids, loaded.vocab_size),
+        schemas=SchemaChecks(),
         responder=responder,
         model=checkpoint.name,
         served=None if config.input.ignore_request_model else names_of_run(checkpoint, config.model),

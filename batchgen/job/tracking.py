@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from array import array
 from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Sequence as SequenceOf
 from dataclasses import dataclass, field
 
 from batchgen.core.scheduler import Refusal
@@ -19,8 +20,10 @@ from batchgen.protocol.request import GenRequest, RawRow
 from batchgen.protocol.response import Responder
 from batchgen.protocol.result import Choice, Completion, ResultRow
 from batchgen.text.detok import StopWatcher, decode_output, watcher
+from batchgen.text.grammar import Grammars, Guide
 from batchgen.text.prompt import Prompter
 from batchgen.text.sampling import ResolvedSampling, SamplingDefaults
+from batchgen.text.schema_check import SchemaChecks
 from batchgen.text.tokenizer import Tokenizer
 
 __all__ = ["Frontend", "Tracker"]
@@ -39,6 +42,8 @@ class Frontend:
     tokenizer: Tokenizer
     prompter: Prompter
     sampling: SamplingDefaults
+    grammars: Grammars
+    schemas: SchemaChecks
     responder: Responder
     model: str
     """Name shown in responses."""
@@ -60,6 +65,7 @@ class _Pending:
     cached: dict[int, int] = field(default_factory=dict)
     """Cached tokens of each prompt, as its first sample found them."""
     fault: RowFault | None = None
+    warnings: tuple[str, ...] = ()
 
 
 class Tracker:
@@ -123,15 +129,13 @@ class Tracker:
 
     def _begin(self, arrival: Arrival) -> list[Sequence]:
         row = arrival.row
-        request = self._accept(row, arrival.first_line)
-        encoded = request if isinstance(request, RowFault) else self._frontend.prompter.encode(request)
-        if isinstance(request, RowFault) or isinstance(encoded, RowFault):
-            fault = request if isinstance(request, RowFault) else encoded
-            assert isinstance(fault, RowFault)
-            fault = as_sent(row.data, fault)
+        begun = self._prepare(arrival)
+        if isinstance(begun, RowFault):
+            fault = as_sent(row.data, begun)
             result = self._frontend.responder.refused(row.line, custom_id_of(row), fault, row.extra)
             self._emit(arrival.number, arrival.digest, result)
             return []
+        request, encoded, guide = begun
         lengths = [len(ids) for ids in encoded]
         resolved = self._frontend.sampling.resolve(request, lengths)
         pending = _Pending(arrival.number, arrival.digest, request, resolved, lengths, len(resolved.params))
@@ -144,9 +148,23 @@ class Tracker:
             if leader != self._next_id:
                 continue
             probe = watcher(self._frontend.tokenizer, request.sampling, params)
-            sequences.append(Sequence(self._next_id, prompts[index // request.n], params, probe))
+            prompt = prompts[index // request.n]
+            sequences.append(Sequence(self._next_id, prompt, params, probe, None if guide is None else guide()))
             self._next_id += 1
         return sequences
+
+    def _prepare(
+        self, arrival: Arrival
+    ) -> tuple[GenRequest, list[SequenceOf[int]], Callable[[], Guide] | None] | RowFault:
+        """A row's request, its prompts' token ids and what guides its answers, or why it has no answer."""
+        request = self._accept(arrival.row, arrival.first_line)
+        if isinstance(request, RowFault):
+            return request
+        encoded = self._frontend.prompter.encode(request)
+        if isinstance(encoded, RowFault):
+            return encoded
+        guide = None if request.constraint is None else self._frontend.grammars.compile(request.constraint)
+        return guide if isinstance(guide, RowFault) else (request, encoded, guide)
 
     def _accept(self, row: RawRow, first_line: int | None) -> GenRequest | RowFault:
         parsed = self._intake.take(row, first_line)
@@ -172,7 +190,20 @@ class Tracker:
             text = decode_output(self._frontend.tokenizer, sequence.output, sequence.params, skip_special_tokens=skip)
         if stop_reason is None and finish_reason == "stop" and sequence.output[-1] in sampling.stop_token_ids:
             stop_reason = sequence.output[-1]
+        self._check(pending, sequence, text)
         return Choice(index, text, finish_reason, len(sequence.output), stop_reason)
+
+    def _check(self, pending: _Pending, sequence: Sequence, text: str) -> None:
+        """See whether a constrained answer is what was asked for, as far as it goes."""
+        guide, constraint = sequence.guide, pending.request.constraint
+        if not isinstance(guide, Guide) or constraint is None:
+            return
+        if guide.error is not None:
+            message = f"{constraint.param}: generation had to be given up: {guide.error}"
+            pending.fault = RowFault(Code.INVALID_JSON_SCHEMA, message, constraint.param)
+        elif guide.finished and constraint.kind == "json":
+            mismatch = self._frontend.schemas.mismatch(constraint.text, text)
+            pending.warnings += () if mismatch is None else (mismatch,)
 
     def _done(self, pending: _Pending) -> None:
         pending.left -= 1
@@ -191,6 +222,7 @@ class Tracker:
                     prompt_tokens=sum(pending.prompt_lengths),
                     cached_tokens=sum(pending.cached.values()),
                     effective=pending.resolved.effective,
+                    warnings=pending.warnings,
                 )
             )
         self._emit(pending.number, pending.digest, row)

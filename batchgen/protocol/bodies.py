@@ -6,8 +6,17 @@ from collections.abc import Mapping
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import Discriminator, Field, Tag, model_validator
+
 from batchgen.protocol.constraints import ConstraintBody
-from batchgen.protocol.messages import MESSAGE_TAGS, Document, Message, TemplateVariables, Tool, ToolChoice, inconsistent
+from batchgen.protocol.messages import (
+    MESSAGE_TAGS,
+    Document,
+    Message,
+    TemplateVariables,
+    Tool,
+    ToolChoice,
+    inconsistent,
+)
 
 __all__ = ["TAGS", "ChatBody", "CompletionBody", "SamplingBody"]
 

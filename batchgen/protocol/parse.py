@@ -55,6 +55,11 @@ _WANTED: Mapping[str, str] = {
     "too_short": "must not be empty",
 }
 """What each of pydantic's errors asks for."""
+_CODES: Mapping[str, Code] = {
+    "extra_forbidden": Code.UNSUPPORTED_PARAMETER,
+    "json_schema": Code.INVALID_JSON_SCHEMA,
+}
+"""Codes of errors that are neither of type nor of value."""
 _ADVICE: Mapping[str, str] = {
     "chat_template": "a template is code, which no request may bring: give it with --chat-template"
 }
@@ -293,11 +298,9 @@ def _translate(detail: ErrorDetails, root: str) -> RowFault:
         path = f"{path}.{detail['ctx']['field']}"
         return RowFault(Code.INVALID_VALUE, f"{path} {detail['msg']}", path)
     wanted = _WANTED[kind].format(**detail.get("ctx", {})) if kind in _WANTED else detail["msg"]
-    if kind == "json_schema":
-        return RowFault(Code.INVALID_JSON_SCHEMA, f"{path} {detail['msg']}", path)
     typed = kind.endswith("_type") or kind == "int_from_float"
-    message = f"{path} {wanted}, found {shortened(detail['input'])}"
-    return RowFault(Code.INVALID_TYPE if typed else Code.INVALID_VALUE, message, path)
+    code = _CODES.get(kind, Code.INVALID_TYPE if typed else Code.INVALID_VALUE)
+    return RowFault(code, f"{path} {wanted}, found {shortened(detail['input'])}", path)
 
 
 def _missing(path: str, advice: str) -> RowFault:

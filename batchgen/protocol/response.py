@@ -70,8 +70,9 @@ class Responder:
                 "prompt_tokens_details": {"cached_tokens": completion.cached_tokens},
             },
         }
-        if completion.effective:
-            body["batchgen"] = {"effective": dict(completion.effective)}
+        notes = {"effective": dict(completion.effective), "warnings": list(completion.warnings)}
+        if any(notes.values()):
+            body["batchgen"] = {name: note for name, note in notes.items() if note}
         return body
 
 

@@ -40,6 +40,8 @@ class Completion:
     """Prompt tokens found in the cache, counted for the first sample of each prompt."""
     effective: Mapping[str, Any] = field(default_factory=dict)
     """Values that differ from what was sent."""
+    warnings: tuple[str, ...] = ()
+    """What a reader should know of the answers."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,23 +6,27 @@ import json
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from collections.abc import Sequence as SequenceOf
 from functools import lru_cache
+from pathlib import Path
 from threading import Lock
-from typing import Any
-
-from llguidance import LLMatcher, LLTokenizer
+from typing import IO, TYPE_CHECKING, Any
 
 from batchgen.protocol.constraints import Constraint
 from batchgen.protocol.faults import Code, RowFault
-from batchgen.text import grammar_check
 from batchgen.text.tokenizer import Tokenizer
+
+if TYPE_CHECKING:  # runs without constraints don't load it
+    from llguidance import LLMatcher, LLTokenizer
 
 __all__ = ["Grammars", "Guide"]
 
 _KEPT = 512
 """Compiled grammars, each some 130 KiB."""
+_PROCESSOR_SECONDS = 3.0
+"""For one grammar. Processor time, not the clock's, so that a busy machine refuses nothing that an idle one takes."""
+_MEMORY_BYTES = 4 << 30
 
 
 class Guide:
@@ -76,7 +80,8 @@ class Grammars:
         self._end_ids = tuple(sorted(end_ids))
         self._vocab_size = vocab_size
         self._backend: LLTokenizer | None = None
-        self._checker = _Checker()
+        limits = {"seconds": _PROCESSOR_SECONDS, "bytes": _MEMORY_BYTES}
+        self._checker = _Checker(limits | {"special": tokenizer.special_names, "vocab_size": vocab_size})
         self._checked = lru_cache(8 * _KEPT)(self._checker.check)
         self._compiled = lru_cache(_KEPT)(self._compile)
 
@@ -103,6 +108,8 @@ class Grammars:
         self._checker.close()
 
     def _compile(self, grammar: str) -> LLMatcher:
+        from llguidance import LLMatcher, LLTokenizer
+
         if self._backend is None:
             size = max(self._vocab_size, self._tokenizer.vocab_size)
             self._backend = LLTokenizer(self._tokenizer.to_json(), n_vocab=size, eos_token=list(self._end_ids))
@@ -112,7 +119,8 @@ class Grammars:
 class _Checker:
     """The process of `grammar_check`, begun when it is needed and again after a grammar has ended it."""
 
-    def __init__(self) -> None:
+    def __init__(self, model: Mapping[str, object]) -> None:
+        self._model = model
         self._process: subprocess.Popen[str] | None = None
         self._lock = Lock()
 
@@ -120,18 +128,16 @@ class _Checker:
         """The grammar in llguidance's notation under `grammar`, or what is wrong with it under `error`."""
         asked = {"kind": kind, "text": text, "strict": strict, "whitespace": whitespace}
         with self._lock:
-            process = self._process = self._process or _begin()
-            assert process.stdin is not None
-            assert process.stdout is not None
-            process.stdin.write(f"{json.dumps(asked)}\n")
-            process.stdin.flush()
-            if line := process.stdout.readline():
+            if self._process is None:
+                self._process = _begin()
+                _send(self._process, self._model)
+            if line := _send(self._process, asked).readline():
                 answer: dict[str, str] = json.loads(line)
                 return answer
             code = self._end()
         if code == -signal.SIGPROF:
-            return {"error": f"it takes more than {grammar_check.PROCESSOR_SECONDS:.0f} s; make it simpler"}
-        return {"error": f"it takes more than {grammar_check.MEMORY_BYTES >> 30} GiB of memory; make it simpler"}
+            return {"error": f"it takes more than {_PROCESSOR_SECONDS:g} s; make it simpler"}
+        return {"error": f"it takes more than {_MEMORY_BYTES / 2**30:g} GiB of memory; make it simpler"}
 
     def close(self) -> None:
         """End the process."""
@@ -149,9 +155,18 @@ class _Checker:
 def _begin() -> subprocess.Popen[str]:
     # -P keeps the modules beside the script from hiding others of their names. An interrupt is for the job, which
     # ends the process then.
-    command = [sys.executable, "-P", grammar_check.__file__]
+    command = [sys.executable, "-P", str(Path(__file__).with_name("grammar_check.py"))]
     pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
     return subprocess.Popen(command, **pipes, text=True, encoding="utf-8", start_new_session=True)
+
+
+def _send(process: subprocess.Popen[str], message: Mapping[str, object]) -> IO[str]:
+    """Send a line; the answer comes on the stream."""
+    assert process.stdin is not None
+    assert process.stdout is not None
+    process.stdin.write(f"{json.dumps(message)}\n")
+    process.stdin.flush()
+    return process.stdout
 
 
 def _first_line(said: str) -> str:

@@ -1,8 +1,9 @@
 """Checks grammars in a process of its own, so that one which takes too long ends that process and nothing else.
 
-Run as a script. It reads lines of JSON, `{"kind", "text", "strict", "whitespace"}` as in `protocol.constraints`, and
-answers each with a line: `{"grammar": …}` in llguidance's own notation, or `{"error": …}`. A time limit can't be set in
-the library, and a thread can't be ended.
+Run as a script. It reads lines of JSON: first the limits and the model's special tokens and vocabulary size,
+`{"seconds", "bytes", "special", "vocab_size"}`, then constraints as in `protocol.constraints`, `{"kind", "text",
+"strict", "whitespace"}`. It answers each of those with a line: `{"grammar": …}` in llguidance's own notation, or
+`{"error": …}`. The library knows no time limit, and a thread can't be ended.
 """
 
 from __future__ import annotations
@@ -11,12 +12,12 @@ import json
 import resource
 import signal
 import sys
+from typing import TYPE_CHECKING
 
-from llguidance import LLMatcher, grammar_from
+from llguidance import LLMatcher, LLTokenizer, TokenizerWrapper, grammar_from
 
-PROCESSOR_SECONDS = 5.0
-"""For one grammar. Processor time, not the clock's, so that a busy machine refuses nothing that an idle one takes."""
-MEMORY_BYTES = 4 << 30
+if TYPE_CHECKING:  # of the library's stub alone
+    from llguidance._lib import JsonCompileOptions
 
 
 def convert(kind: str, text: str, strict: bool, whitespace: str | None) -> str:
@@ -34,35 +35,51 @@ def convert(kind: str, text: str, strict: bool, whitespace: str | None) -> str:
             return grammar_from("grammar", text)
 
 
-def _json_options(strict: bool, whitespace: str | None) -> tuple[dict[str, object], dict[str, object]]:
+def _json_options(strict: bool, whitespace: str | None) -> tuple[JsonCompileOptions, JsonCompileOptions]:
     """Options that a schema may replace under `x-guidance`, and those that it may not.
 
     Free whitespace is what small models lose themselves in, and leaves few tokens to skip ahead over.
     """
-    fixed = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
-    defaults = {} if strict else {"lenient": True, "coerce_one_of": True}
+    defaults: JsonCompileOptions = {"lenient": not strict, "coerce_one_of": not strict}
     if whitespace is None:
-        return fixed | defaults, {}
+        return {**defaults, "whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}, {}
     if not whitespace:
         return defaults, {"whitespace_flexible": False, "item_separator": ",", "key_separator": ":"}
     return defaults, {"whitespace_pattern": whitespace}
 
 
-def _answer(kind: str, text: str, strict: bool, whitespace: str | None) -> dict[str, str]:
+class _Bytes:
+    """A tokenizer of single bytes and special tokens: quick to make, and grammars compile against it as against any."""
+
+    eos_token_id = 256
+    bos_token_id = None
+
+    def __init__(self, special: list[str]) -> None:
+        self.tokens = [*(bytes([byte]) for byte in range(256)), b"<end>", *(name.encode() for name in special)]
+        self.special_token_ids = list(range(256, len(self.tokens)))
+
+    def __call__(self, text: bytes) -> list[int]:
+        return list(text)
+
+
+def _answer(tokenizer: LLTokenizer, kind: str, text: str, strict: bool, whitespace: str | None) -> dict[str, str]:
     try:
         grammar = convert(kind, text, strict, whitespace)
     except ValueError as error:
         return {"error": str(error)}
-    failed, said = LLMatcher.validate_grammar_with_warnings(grammar)
-    return {"error": said[0]} if failed else {"grammar": grammar}
+    matcher = LLMatcher(tokenizer, grammar, log_level=0)
+    return {"error": matcher.get_error()} if matcher.is_error() else {"grammar": grammar}
 
 
 def main() -> None:
     """Answer until the input ends."""
-    resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, MEMORY_BYTES))
+    model = json.loads(sys.stdin.readline())
+    resource.setrlimit(resource.RLIMIT_AS, (model["bytes"], model["bytes"]))
+    backend = TokenizerWrapper(_Bytes(model["special"]))
+    tokenizer = LLTokenizer(backend, n_vocab=max(model["vocab_size"], len(backend.tokens)))
     for line in sys.stdin:
-        signal.setitimer(signal.ITIMER_PROF, PROCESSOR_SECONDS)  # its signal ends the process
-        answer = _answer(**json.loads(line))
+        signal.setitimer(signal.ITIMER_PROF, model["seconds"])  # its signal ends the process
+        answer = _answer(tokenizer, **json.loads(line))
         signal.setitimer(signal.ITIMER_PROF, 0)
         print(json.dumps(answer), flush=True)
 

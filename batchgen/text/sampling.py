@@ -47,6 +47,8 @@ class SamplingDefaults:
         room = [self.max_model_len - length for length in prompt_lengths]
         limits = [left if sent.max_tokens is None else min(sent.max_tokens, left) for left in room]
         seed = _derived_seed(self.run_seed, request.custom_id) if sent.seed is None else sent.seed
+        # A grammar that is at its end has nothing but an end token to offer.
+        ends = frozenset() if sent.ignore_eos and request.constraint is None else self.end_ids
         params = tuple(
             SamplingParams(
                 max_tokens=limit,
@@ -55,7 +57,7 @@ class SamplingDefaults:
                 top_k=int(values["top_k"]) if values["top_k"] > 0 else None,
                 min_p=values["min_p"],
                 seed=_stream_seed(seed, prompt, sample),
-                stop_token_ids=frozenset(sent.stop_token_ids) | (frozenset() if sent.ignore_eos else self.end_ids),
+                stop_token_ids=frozenset(sent.stop_token_ids) | ends,
             )
             for prompt, limit in enumerate(limits)
             for sample in range(request.n)

@@ -65,6 +65,11 @@ class Tokenizer:
         """The whole tokenizer in the form of a `tokenizer.json`."""
         return self._backend.to_str()
 
+    @property
+    def special_names(self) -> list[str]:
+        """The special tokens by name."""
+        return [token.content for token in self._backend.get_added_tokens_decoder().values() if token.special]
+
     def token_id(self, token: str) -> int | None:
         """Id of a token by its exact name, None where it has none."""
         return self._backend.token_to_id(token)

@@ -14,8 +14,10 @@ from batchgen.protocol.parse import Parser
 from batchgen.protocol.request import GenRequest, RawRow
 from batchgen.protocol.response import Responder
 from batchgen.protocol.result import ResultRow
+from batchgen.text.grammar import Grammars
 from batchgen.text.prompt import Prompter
 from batchgen.text.sampling import ResolvedSampling, SamplingDefaults
+from batchgen.text.schema_check import SchemaChecks
 from batchgen.text.tokenizer import Tokenizer
 
 
@@ -30,6 +32,8 @@ def frontend() -> Frontend:
         tokenizer=cast("Tokenizer", SimpleNamespace(decode=lambda _ids, **_: "")),
         prompter=cast("Prompter", SimpleNamespace(encode=lambda _: [[1]])),
         sampling=cast("SamplingDefaults", SimpleNamespace(resolve=resolve)),
+        grammars=cast("Grammars", None),
+        schemas=SchemaChecks(),
         responder=Responder("run", 0),
         model="m",
         served=None,
