@@ -18,13 +18,13 @@ _CORPUS = [
 ]
 
 
-def byte_level() -> Backend:
+def byte_level(vocab_size: int = 320) -> Backend:
     """Byte-level BPE without a BOS, as Llama 3, Qwen and SmolLM have it."""
     backend = Backend(models.BPE())
     backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     backend.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(
-        vocab_size=320,
+        vocab_size=vocab_size,
         special_tokens=list(SPECIAL),
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
         show_progress=False,

@@ -26,7 +26,7 @@ _KEPT = 512
 """Compiled grammars, each some 130 KiB."""
 _PROCESSOR_SECONDS = 3.0
 """For one grammar. Processor time, not the clock's, so that a busy machine refuses nothing that an idle one takes."""
-_MEMORY_BYTES = 4 << 30
+_MEMORY_BYTES = 2 << 30
 
 
 class Guide:
@@ -94,7 +94,11 @@ class Grammars:
         checked = self._checked(kind, constraint.text, constraint.strict, constraint.whitespace)
         said = checked.get("error")
         if said is None:
-            matcher = self._compiled(checked["grammar"])
+            try:
+                matcher = self._compiled(checked["grammar"])
+            except ValueError as error:
+                message = f"answers of this model cannot be constrained: {error}"
+                return RowFault(Code.UNSUPPORTED_PARAMETER, message, param)
             said = matcher.get_error() if matcher.is_error() else None
         if said is not None:
             message = f"{param}: the {kind} cannot be compiled: {_first_line(said)}"
@@ -111,8 +115,10 @@ class Grammars:
         from llguidance import LLMatcher, LLTokenizer
 
         if self._backend is None:
-            size = max(self._vocab_size, self._tokenizer.vocab_size)
-            self._backend = LLTokenizer(self._tokenizer.to_json(), n_vocab=size, eos_token=list(self._end_ids))
+            described = json.loads(self._tokenizer.to_json())
+            # Added tokens that the model has no row for can't come.
+            described["added_tokens"] = [t for t in described["added_tokens"] if t["id"] < self._vocab_size]
+            self._backend = LLTokenizer(json.dumps(described), n_vocab=self._vocab_size, eos_token=list(self._end_ids))
         return LLMatcher(self._backend, grammar, log_level=0)
 
 

@@ -191,7 +191,7 @@ def test_special_tokens_of_the_model_can_be_named(grammars: Grammars) -> None:
 @pytest.mark.parametrize(
     ("kind", "text", "limit", "value", "said"),
     [
-        ("json", '{"type": "integer", "multipleOf": 4000037}', "_PROCESSOR_SECONDS", 0.5, "more than 0.5 s"),
+        ("json", '{"type": "integer", "multipleOf": 4000037}', "_PROCESSOR_SECONDS", 0.2, "more than 0.2 s"),
         ("regex", "ab" * 8_000_000, "_MEMORY_BYTES", 1 << 29, "more than 0.5 GiB of memory"),
     ],
 )
@@ -211,6 +211,24 @@ def test_a_model_without_an_end_cannot_end_where_a_grammar_does(tokenizer: Token
     refused = endless.compile(Constraint("choice", '["a"]', "body.guided_choice"))
     assert isinstance(refused, RowFault)
     assert refused.code is Code.UNSUPPORTED_PARAMETER
+
+
+def test_a_tokenizer_with_more_tokens_than_the_model_has_rows(tokenizer: Tokenizer) -> None:
+    made = Grammars(tokenizer, frozenset({END}), tokenizer.vocab_size - 1)
+    refused = made.compile(Constraint("choice", '["a"]', "body.guided_choice"))
+    made.close()
+    assert isinstance(refused, RowFault)
+    assert refused.code is Code.UNSUPPORTED_PARAMETER
+    assert "vocab size too small" in refused.message
+
+
+def test_added_tokens_without_a_row_do_not_come() -> None:
+    backend = byte_level()
+    backend.add_tokens(["zz"])
+    made = Grammars(Tokenizer(backend, {}), frozenset({END}), 320)
+    guide = guides(made, "regex", "z+")()
+    assert 320 not in allowed(guide)
+    made.close()
 
 
 def test_several_end_tokens_leave_a_choice(tokenizer: Tokenizer) -> None:
