@@ -10,6 +10,7 @@ import orjson
 
 from batchgen.config import InputConfig
 from batchgen.errors import UsageError
+from batchgen.io.json_text import TooDeepError, load_json
 from batchgen.protocol.faults import Code, RowFault
 from batchgen.protocol.request import Endpoint, RawRow
 
@@ -76,9 +77,9 @@ class RowShaper:
             data["custom_id"] = row.get(self._config.id_column)
         for name in ("body", "params"):
             if isinstance(data.get(name), str):
-                # A string that is no JSON stays one: the parser refuses it.
-                with suppress(orjson.JSONDecodeError):
-                    data[name] = orjson.loads(data[name])
+                # A string that can't be read as JSON stays one: the parser refuses it.
+                with suppress(orjson.JSONDecodeError, TooDeepError):
+                    data[name] = load_json(data[name])
         return data
 
     def _body(self, row: Mapping[str, Any]) -> dict[str, Any] | RowFault:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from datetime import date, time
+from decimal import Decimal
 from typing import Any
 
 import pyarrow as pa
@@ -18,8 +20,8 @@ from batchgen.protocol.request import RawRow
 
 __all__ = ["count_parquet_rows", "parquet_columns", "parquet_rows"]
 
-_ROWS = 256
-"""Rows of a batch."""
+_ROWS, _BYTES = 256, 64 << 20
+"""Rows of a batch and bytes of its values, about and at most."""
 
 
 def parquet_rows(config: InputConfig, shaper: RowShaper) -> Iterator[RawRow]:
@@ -27,12 +29,13 @@ def parquet_rows(config: InputConfig, shaper: RowShaper) -> Iterator[RawRow]:
     with _opened(config) as file:
         names = file.schema_arrow.names
         own = request_columns(config, names)
-        # A template may use any column.
-        wanted = [name for name in names if name in own or config.prompt_template is not None]
+        # A template may use any column, and each value as the kind of thing that it is.
+        templated = config.prompt_template is not None
+        wanted = [name for name in names if name in own or templated]
         passed = [name for name in names if name not in own]
         number = 0
-        for batch in file.iter_batches(batch_size=_ROWS):
-            for index, row in enumerate(_python_rows(batch.select(wanted))):
+        for batch in file.iter_batches(batch_size=_rows_per_batch(file.metadata)):
+            for index, row in enumerate(_python_rows(batch.select(wanted), _as_it_is if templated else _as_json)):
                 number += 1
                 extra = {name: batch.column(name).slice(index, 1) for name in passed}
                 if isinstance(row, RowFault):
@@ -67,23 +70,50 @@ def _opened(config: InputConfig) -> Iterator[pq.ParquetFile]:
         raise UsageError(f"input {source}: cannot be read as Parquet: {error}") from error
 
 
-def _python_rows(batch: pa.RecordBatch) -> Iterator[dict[str, Any] | RowFault]:
+def _rows_per_batch(metadata: pq.FileMetaData) -> int:
+    groups = [metadata.row_group(index) for index in range(metadata.num_row_groups)]
+    largest = max((group.total_byte_size // max(1, group.num_rows) for group in groups), default=0)
+    return max(1, min(_ROWS, _BYTES // max(1, largest)))
+
+
+def _python_rows(batch: pa.RecordBatch, leaf: Callable[[Any], Any]) -> Iterator[dict[str, Any] | RowFault]:
     try:
-        rows = batch.to_pylist()
-    except (ValueError, OverflowError) as error:
+        rows = [
+            {name: _without_nulls(value, leaf) for name, value in row.items()}
+            for row in batch.to_pylist(maps_as_pydicts="strict")
+        ]
+    except (ValueError, OverflowError, KeyError) as error:
         if batch.num_rows == 1:
             message = f"the row cannot be read: {error}"
             yield RowFault(Code.INVALID_VALUE, message)
             return
         for index in range(batch.num_rows):
-            yield from _python_rows(batch.slice(index, 1))
+            yield from _python_rows(batch.slice(index, 1), leaf)
         return
-    for row in rows:
-        yield {name: _without_nulls(value) for name, value in row.items()}
+    yield from rows
 
 
-def _without_nulls(value: Any) -> Any:
+def _without_nulls(value: Any, leaf: Callable[[Any], Any]) -> Any:
     """Arrow fills a struct with all keys that any row has; those that a row did not have are null."""
     if isinstance(value, dict):
-        return {name: _without_nulls(item) for name, item in value.items() if item is not None}
-    return [_without_nulls(item) for item in value] if isinstance(value, list) else value
+        return {str(name): _without_nulls(item, leaf) for name, item in value.items() if item is not None}
+    return [_without_nulls(item, leaf) for item in value] if isinstance(value, list) else leaf(value)
+
+
+def _as_it_is(value: Any) -> Any:
+    return value
+
+
+def _as_json(value: Any) -> Any:
+    """A value of a kind that JSON has. Raises `UnicodeDecodeError` for bytes that are no text."""
+    match value:
+        case None | str() | bool() | int() | float():
+            return value
+        case Decimal():
+            return int(value) if value == value.to_integral_value() else float(value)
+        case bytes():
+            return value.decode()
+        case date() | time():
+            return value.isoformat()
+        case _:
+            return str(value)

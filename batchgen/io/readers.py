@@ -10,6 +10,7 @@ import orjson
 
 from batchgen.config import InputConfig
 from batchgen.io.columns import RowShaper, request_columns
+from batchgen.io.json_text import TooDeepError, load_json
 from batchgen.io.parquet import count_parquet_rows, parquet_rows
 from batchgen.io.source import first_bytes_of_stream, is_parquet, is_stream, open_binary
 from batchgen.protocol.faults import Code, RowFault
@@ -106,9 +107,11 @@ def _object(line: bytes | None) -> dict[str, Any] | RowFault:
         message = f"the line is longer than {_MAX_LINE >> 20} MiB; end each request with a newline"
         return RowFault(Code.INVALID_JSON_LINE, message)
     try:
-        value = orjson.loads(line)
+        value = load_json(line)
     except orjson.JSONDecodeError as error:
         return RowFault(Code.INVALID_JSON_LINE, _why_no_json(line, error))
+    except TooDeepError as error:
+        return RowFault(Code.INVALID_JSON_LINE, f"the line is {error}; flatten it")
     if not isinstance(value, dict):
         return RowFault(Code.INVALID_JSON_LINE, f"the line must be a JSON object, found {_start_of(line)}")
     return value

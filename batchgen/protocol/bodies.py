@@ -47,7 +47,8 @@ def _text_or(form: str, wanted: str) -> Discriminator:
 
 
 TokenId = Annotated[int, Field(ge=0)]
-Ids = Annotated[list[TokenId], Field(min_length=1)]
+# Of a list that a program made the first fault is enough: a long one could have millions.
+Ids = Annotated[list[TokenId], Field(min_length=1, fail_fast=True)]
 StopString = Annotated[str, Field(min_length=1)]
 Limit = Annotated[int, Field(ge=1)]
 Share = Annotated[float, Field(ge=0, le=1)]
@@ -73,7 +74,7 @@ class SamplingBody(ConstraintBody):
         ]
         | None
     ) = None
-    stop_token_ids: list[TokenId] = Field(default_factory=list)
+    stop_token_ids: list[TokenId] = Field(default_factory=list, fail_fast=True)
     ignore_eos: bool = False
     include_stop_str_in_output: bool = False
     skip_special_tokens: bool = True
@@ -123,9 +124,9 @@ class CompletionBody(SamplingBody):
 
     prompt: Annotated[
         Annotated[str, Tag(_TEXT)]
-        | Annotated[Annotated[list[str], Field(min_length=1)], Tag(_TEXTS)]
+        | Annotated[Annotated[list[str], Field(min_length=1, fail_fast=True)], Tag(_TEXTS)]
         | Annotated[Ids, Tag(_IDS)]
-        | Annotated[list[Ids], Tag(_ID_LISTS)],
+        | Annotated[Annotated[list[Ids], Field(fail_fast=True)], Tag(_ID_LISTS)],
         Discriminator(
             _form_of_prompt,
             custom_error_type="form_type",

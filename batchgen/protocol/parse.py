@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from decimal import Decimal
+from itertools import islice
 from typing import Any
 
 import orjson
@@ -64,6 +65,8 @@ _ADVICE: Mapping[str, str] = {
     "chat_template": "a template is code, which no request may bring: give it with --chat-template"
 }
 """What to do instead of sending a parameter, where it is not just to remove it."""
+_MOST_FAULTS = 100
+"""Faults of a body that are told one by one."""
 _EXACT_FLOATS = 2.0**53
 """From here on a float no longer tells neighbouring integers apart."""
 
@@ -105,7 +108,7 @@ class Parser:
         try:
             checked = _BODIES[url].model_validate(sent)
         except ValidationError as error:
-            faults += (_translate(detail, "body") for detail in error.errors(include_url=False))
+            faults += _translated(error, "body")
             return Parsed(None, tuple(faults))
         if faults:
             return Parsed(None, tuple(faults))
@@ -119,7 +122,7 @@ class Parser:
         try:
             params = MessageParams.model_validate(sent)
         except ValidationError as error:
-            faults += (_translate(detail, "params") for detail in error.errors(include_url=False))
+            faults += _translated(error, "params")
             return Parsed(None, tuple(faults))
         as_chat = {"custom_id": data.get("custom_id"), "url": Endpoint.CHAT.value, "body": chat_body(params, sent)}
         parsed = self.parse(replace(row, data=as_chat))
@@ -285,6 +288,13 @@ def _prompts(prompt: str | list[str] | list[int] | list[list[int]]) -> tuple[Pro
     if isinstance(prompt[0], int):
         return (TokenPrompt(tuple(prompt)),)
     return tuple(TextPrompt(p) if isinstance(p, str) else TokenPrompt(tuple(p)) for p in prompt)
+
+
+def _translated(error: ValidationError, root: str) -> Iterator[RowFault]:
+    for detail in islice(error.errors(include_url=False), _MOST_FAULTS):
+        yield _translate(detail, root)
+    if (more := error.error_count() - _MOST_FAULTS) > 0:
+        yield RowFault(Code.INVALID_VALUE, f"{root} has {more} more faults, which are not listed", root)
 
 
 def _translate(detail: ErrorDetails, root: str) -> RowFault:
