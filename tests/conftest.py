@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import os
+
 import pytest
 from hypothesis import HealthCheck, settings
 
 pytest_plugins = ("tests.models", "tests.tiny_model")
+
+# Triton reads it when it is imported, which transformers does: kernels run on the CPU, in its interpreter.
+os.environ["TRITON_INTERPRET"] = "1"
 
 # Chosen by `--hypothesis-profile`. Time is no measure on a shared machine.
 _COMMON = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow], print_blob=True)
@@ -15,5 +20,6 @@ settings.load_profile("brief")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """`--chat-requests FILE`: compare with transformers on these requests instead of the test's own."""
-    parser.addoption("--chat-requests", default=None)
+    """Options of single tests."""
+    parser.addoption("--chat-requests", default=None, help="compare with transformers on these requests instead")
+    parser.addoption("--kernel-cases", type=int, default=1, help="random cases for each Triton kernel")

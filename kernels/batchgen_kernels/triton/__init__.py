@@ -1,0 +1,1 @@
+"""The program for GPUs, in Triton. Importing `program` imports triton; `plan` needs NumPy alone."""
