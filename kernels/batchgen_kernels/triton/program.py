@@ -199,7 +199,7 @@ class TritonProgram:
     def run(self, batch: ops.Batch) -> None:
         """Compute all recorded ops. Returns before the device is done."""
         sequences = len(batch.context_lens)
-        if sequences and len(batch.tokens) == sequences:
+        if sequences and len(batch.rows) <= sequences == len(batch.tokens):
             size = self._replays.size_for(sequences)
             items = size + self._spare_items
             counts = _Counts(size, size, (items,) * len(self._limits), (size,) * len(self._limits))
@@ -218,6 +218,9 @@ class TritonProgram:
 
     def sample(self, logits: ops.Buffer, rows: ops.SamplingRows) -> npt.NDArray[np.int32]:
         return self._sampler.sample(cast("Buffer", logits).data, rows)
+
+    def logprobs(self, logits: ops.Buffer, rows: ops.LogprobRows) -> ops.Logprobs:
+        return self._sampler.logprobs(cast("Buffer", logits).data, rows)
 
     def _compute(self, counts: _Counts) -> None:
         for op in self._ops:

@@ -1,51 +1,79 @@
-"""The draw in Triton against its definition in float64."""
+"""Draws and log-probabilities in Triton against their definitions in float64."""
 
 from __future__ import annotations
+
+from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
 
 from batchgen_kernels import ops
-from batchgen_kernels.reference import TorchProgram
+from batchgen_kernels.draw import read_logprobs, sample_rows
 from batchgen_kernels.triton import sampling
 from batchgen_kernels.triton.program import TritonProgram
+from batchgen_kernels.triton.storage import Buffer
+from tests.kernels.test_native_sampling import random_changes, random_rows
 
-ROWS = 4
+ROWS, VOCAB = 4, 200
 SHAPE = ops.Shape(max_tokens=8, max_seqs=ROWS, num_blocks=1, block_size=4, max_blocks_per_seq=1)
 
 
-def random_rows(rng: np.random.Generator, vocab: int) -> ops.SamplingRows:
-    return ops.SamplingRows(
-        temperature=rng.choice([0.0, 0.5, 1.0, 2.0], ROWS).astype(np.float32),
-        top_k=rng.choice([1, 5, vocab], ROWS).astype(np.int32),
-        top_p=rng.choice([0.3, 0.9, 1.0], ROWS).astype(np.float32),
-        min_p=rng.choice([0.0, 0.1], ROWS).astype(np.float32),
-        seed=rng.integers(0, 2**64, ROWS, dtype=np.uint64),
-        position=rng.integers(0, 2**40, ROWS),
-    )
+@pytest.fixture(autouse=True)
+def several_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rows of two blocks, whose second one is not full."""
+    monkeypatch.setattr(sampling, "_BLOCK", 128)
+
+
+def filled(rng: np.random.Generator, dtype: torch.dtype, *, ties: bool) -> tuple[TritonProgram, Buffer]:
+    program = TritonProgram(SHAPE, torch.device("cpu"), dtype)
+    logits = program.buffer(VOCAB, ops.Extent.ROWS)
+    values = torch.from_numpy(rng.standard_normal((ROWS, VOCAB), dtype=np.float32) * 3)
+    logits.data[:] = values.round() if ties else values
+    logits.data[0, ::3] *= -0.0  # two zeros that are equal
+    return program, logits
+
+
+@pytest.mark.parametrize(("dtype", "ties"), [(torch.float32, False), (torch.float32, True), (torch.bfloat16, False)])
+def test_draws_are_the_references(case: int, dtype: torch.dtype, ties: bool) -> None:
+    rng = np.random.default_rng((case, ties))
+    program, logits = filled(rng, dtype, ties=ties)
+    rows = random_rows(ROWS, VOCAB, rng)
+    assert program.sample(logits, rows).tolist() == sample_rows(logits.numpy(ROWS), rows).tolist()
+
+
+def test_changed_draws_are_the_references(case: int) -> None:
+    rng = np.random.default_rng(case)
+    program, logits = filled(rng, torch.float32, ties=False)
+    for _ in range(4):
+        changes = random_changes(ROWS, VOCAB, rng)
+        rows = replace(random_rows(ROWS, VOCAB, rng), temperature=np.zeros(ROWS, np.float32), changes=changes)
+        assert program.sample(logits, rows).tolist() == sample_rows(logits.numpy(ROWS), rows).tolist()
+    rows = replace(random_rows(ROWS, VOCAB, rng), changes=random_changes(ROWS, VOCAB, rng))
+    assert program.sample(logits, rows).tolist() == sample_rows(logits.numpy(ROWS), rows).tolist()
 
 
 @pytest.mark.parametrize("ties", [False, True])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_draws_are_the_references(case: int, ties: bool, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Rows longer than a block, whose last one is not full; with ties the threshold falls among equal logits."""
-    monkeypatch.setattr(sampling, "_BLOCK", 128)
+def test_logprobs_are_the_references(case: int, ties: bool) -> None:
     rng = np.random.default_rng((case, ties))
-    vocab = 200
-    first, second = TorchProgram(SHAPE), TritonProgram(SHAPE, torch.device("cpu"), dtype)
-    reference, ours = first.buffer(vocab, ops.Extent.ROWS), second.buffer(vocab, ops.Extent.ROWS)
-    values = torch.from_numpy(rng.standard_normal((SHAPE.max_seqs, vocab), dtype=np.float32) * 3)
-    ours.data[:] = values.round() if ties else values
-    if ties:
-        ours.data[0, ::2] *= -0.0  # two zeros that are equal
-    reference.data[:] = ours.data
-    rows = random_rows(rng, vocab)
-    assert second.sample(ours, rows).tolist() == first.sample(reference, rows).tolist()
+    program, logits = filled(rng, torch.float32, ties=ties)
+    logits.data[1, 5:50] = -torch.inf
+    logits.data[2, 7] = torch.nan
+    rows = ops.LogprobRows(
+        row=rng.integers(0, ROWS, 4, dtype=np.int32),
+        token=rng.integers(50, VOCAB, 4, dtype=np.int32),
+        top=(case + 3) % 6,
+    )
+    found, expected = program.logprobs(logits, rows), read_logprobs(logits.numpy(ROWS), rows)
+    np.testing.assert_array_equal(found.rank, expected.rank)
+    np.testing.assert_array_equal(found.top_ids, expected.top_ids)
+    np.testing.assert_allclose(found.logprob, expected.logprob, rtol=3e-7, atol=1e-9)
+    np.testing.assert_allclose(found.top_logprobs, expected.top_logprobs, rtol=3e-7, atol=1e-9)
 
 
-def test_no_rows_yield_no_tokens() -> None:
+def test_no_rows_yield_nothing() -> None:
     program = TritonProgram(SHAPE, torch.device("cpu"), torch.float32)
-    none = np.zeros(0, dtype=np.float32)
-    rows = ops.SamplingRows(none, none.astype(np.int32), none, none, none.astype(np.uint64), none.astype(np.int64))
-    assert program.sample(program.buffer(9, ops.Extent.ROWS), rows).tolist() == []
+    logits, rng = program.buffer(9, ops.Extent.ROWS), np.random.default_rng(0)
+    none = np.zeros(0, dtype=np.int32)
+    assert program.sample(logits, random_rows(0, 9, rng)).tolist() == []
+    assert program.logprobs(logits, ops.LogprobRows(none, none, 2)).top_ids.shape == (0, 2)

@@ -1,4 +1,4 @@
-"""The draw of the next token, as `ops.Program.sample` defines it. One program a row."""
+"""The draw of the next token and log-probabilities, as `ops.Program` defines them. One program a row."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ def _load(row, start, V, BLOCK: tl.constexpr):
     """Token ids, their logits and the order of those as integers; -inf and the lowest integer past the end."""
     ids = start + tl.arange(0, BLOCK)
     x = tl.load(row + ids, mask=ids < V, other=float("-inf")).to(tl.float32)
+    x = tl.where(x == x, x, float("-inf"))  # a NaN is no candidate
     x = tl.where(x == 0, 0.0, x)  # one zero
     bits = x.to(tl.int32, bitcast=True)
     key = tl.where(bits < 0, bits ^ 0x7FFFFFFF, bits).to(tl.int64)
@@ -91,14 +92,16 @@ def _gumbel(start, words, BLOCK: tl.constexpr):
 
 
 @triton.jit
-def choose(logits, settings, top_ks, words, chosen, V, BLOCK: tl.constexpr):
+def choose(logits, settings, top_ks, words, fallbacks, chosen, V, BLOCK: tl.constexpr):
     """Grid (rows,). logits [R, V]; settings [R, 3] float32: temperature, top_p, min_p; top_ks [R] int32; words [R, 4]
-    int32: position low, high, seed low, high; chosen [R] int32."""
+    int32: position low, high, seed low, high; fallbacks [R] int32, for rows of minus infinity; chosen [R] int32."""
     index = tl.program_id(0)
     row = logits + index.to(tl.int64) * V
     temperature = tl.load(settings + index * 3).to(tl.float64)
     peak, winner = _arg_max(row, V, BLOCK)
-    if temperature > 0:
+    if peak == float("-inf"):
+        winner = tl.load(fallbacks + index)
+    elif temperature > 0:
         top_p = tl.load(settings + index * 3 + 1)
         min_p = tl.load(settings + index * 3 + 2).to(tl.float64)
         top_k = tl.load(top_ks + index)
@@ -120,7 +123,8 @@ def choose(logits, settings, top_ks, words, chosen, V, BLOCK: tl.constexpr):
             low, high = tl.maximum(floor, lowest), highest
             while low < high:
                 middle = (low + high + 1) >> 1
-                enough = _mass(row, V, middle, floor, edge, peak, temperature, BLOCK) >= wanted
+                mass = _mass(row, V, middle, floor, edge, peak, temperature, BLOCK)
+                enough = (mass >= wanted) & (mass > 0)
                 low, high = tl.where(enough, middle, low), tl.where(enough, high, middle - 1)
             above = _mass(row, V, low + 1, floor, edge, peak, temperature, BLOCK)
             bits = tl.where(low < 0, low.to(tl.int32) ^ 0x7FFFFFFF, low.to(tl.int32))
@@ -142,3 +146,89 @@ def choose(logits, settings, top_ks, words, chosen, V, BLOCK: tl.constexpr):
             winner = tl.where(top > best, at, winner)
             best = tl.maximum(best, top)
     tl.store(chosen + index, winner)
+
+
+@triton.jit
+def mask_rows(logits, mask_of, masks, out, V, WORDS, BLOCK: tl.constexpr):
+    """out [R, V] float32 = logits, -inf where a row's mask has no bit. Grid (rows, ceil(V / BLOCK))."""
+    index = tl.program_id(0)
+    ids = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    inside = ids < V
+    x = tl.load(logits + index.to(tl.int64) * V + ids, mask=inside, other=0.0).to(tl.float32)
+    which = tl.load(mask_of + index)
+    if which >= 0:
+        word = tl.load(masks + which.to(tl.int64) * WORDS + ids // 32, mask=inside, other=0)
+        x = tl.where(((word >> (ids % 32)) & 1) == 1, x, float("-inf"))
+    tl.store(out + index.to(tl.int64) * V + ids, x, mask=inside)
+
+
+@triton.jit
+def add_bias(x, starts, tokens, bias, V, BLOCK: tl.constexpr):
+    """x[r, tokens] += bias over row r's entries [starts[r], starts[r + 1]). Grid (rows,)."""
+    index = tl.program_id(0)
+    end = tl.load(starts + index + 1)
+    for start in range(tl.load(starts + index), end, BLOCK):
+        entry = start + tl.arange(0, BLOCK)
+        inside = entry < end
+        target = x + index.to(tl.int64) * V + tl.load(tokens + entry, mask=inside, other=0)
+        value = tl.load(target, mask=inside, other=0.0) + tl.load(bias + entry, mask=inside, other=0.0)
+        tl.store(target, value, mask=inside)
+
+
+@triton.jit
+def penalise(x, starts, tokens, counts, penalties, V, BLOCK: tl.constexpr):
+    """Steps c and d over row r's context. penalties [R, 3]: repetition, frequency, presence. Grid (rows,).
+
+    To be compiled without contraction: each operation is rounded.
+    """
+    index = tl.program_id(0)
+    repetition = tl.load(penalties + index * 3)
+    frequency = tl.load(penalties + index * 3 + 1)
+    presence = tl.load(penalties + index * 3 + 2)
+    end = tl.load(starts + index + 1)
+    for start in range(tl.load(starts + index), end, BLOCK):
+        entry = start + tl.arange(0, BLOCK)
+        inside = entry < end
+        target = x + index.to(tl.int64) * V + tl.load(tokens + entry, mask=inside, other=0)
+        count = tl.load(counts + entry, mask=inside, other=0)
+        value = tl.load(target, mask=inside, other=0.0)
+        value = tl.where(value > 0, tl.div_rn(value, tl.zeros([BLOCK], tl.float32) + repetition), value * repetition)
+        generated = (value - frequency * count.to(tl.float32)) - presence
+        tl.store(target, tl.where(count > 0, generated, value), mask=inside)
+
+
+@triton.jit
+def logprobs(logits, rows, tokens, out, ids_out, V, TOP: tl.constexpr, BLOCK: tl.constexpr):
+    """Grid (queries,). out [Q, 1 + TOP] float32: log-probability of the token, then of the most probable ones;
+    ids_out [Q, 1 + TOP] int32: rank of the token, then the ids of those."""
+    query = tl.program_id(0)
+    row = logits + tl.load(rows + query).to(tl.int64) * V
+    token = tl.load(tokens + query)
+    peak, _ = _arg_max(row, V, BLOCK)
+    peak = peak.to(tl.float64)
+    own = tl.load(row + token).to(tl.float32)
+    mass = tl.zeros([], tl.float64)
+    before = 0
+    for start in range(0, V, BLOCK):
+        ids, x, _ = _load(row, start, V, BLOCK)
+        mass += tl.sum(tl.exp(x.to(tl.float64) - peak), axis=0)
+        before += tl.sum(((x > own) | ((x == own) & (ids < token))).to(tl.int32), axis=0)
+    base = peak + tl.log(mass)
+    tl.store(out + query * (TOP + 1), (own.to(tl.float64) - base).to(tl.float32))
+    tl.store(ids_out + query * (TOP + 1), before + 1)
+    last_key, last_id = tl.full([], 1 << 40, tl.int64), -1
+    for place in range(TOP):
+        best_key, best_id = tl.full([], -(1 << 41), tl.int64), V
+        best = tl.full([], float("-inf"), tl.float32)
+        for start in range(0, V, BLOCK):
+            ids, x, key = _load(row, start, V, BLOCK)
+            left = (ids < V) & ((key < last_key) | ((key == last_key) & (ids > last_id)))
+            top = tl.max(tl.where(left, key, -(1 << 41)), axis=0)
+            at = tl.min(tl.where(left & (key == top), ids, V), axis=0)
+            value = tl.max(tl.where(left & (ids == at), x, float("-inf")), axis=0)
+            best = tl.where(top > best_key, value, best)
+            best_id = tl.where(top > best_key, at, best_id)
+            best_key = tl.maximum(best_key, top)
+        tl.store(out + query * (TOP + 1) + 1 + place, (best.to(tl.float64) - base).to(tl.float32))
+        tl.store(ids_out + query * (TOP + 1) + 1 + place, best_id)
+        last_key, last_id = best_key, best_id
