@@ -3,6 +3,8 @@
 # make check    lint, format, types
 # make simulate the table of scheduling policies, without a model
 # make property the property tests with 10,000 examples each
+# make test-kernels   many random cases for each Triton kernel, under the interpreter
+# make kernels-report registers, spills and shared memory of each Triton kernel; needs no GPU
 VENV ?= .venv
 PY := $(VENV)/bin/python
 STAMP := $(VENV)/.installed
@@ -10,7 +12,7 @@ SOURCES := pyproject.toml constraints.txt kernels/CMakeLists.txt $(wildcard kern
 export HF_HUB_OFFLINE := 1
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: run test check property simulate native clean help
+.PHONY: run test check property simulate native test-kernels kernels-report clean help
 
 help:
 	@sed -n 's/^# make/make/p' $(MAKEFILE_LIST)
@@ -41,6 +43,13 @@ property: $(STAMP)
 
 simulate: $(STAMP)
 	$(PY) -m batchgen.bench.policies
+
+test-kernels: $(STAMP)
+	$(PY) -m pytest tests/kernels --kernel-cases=40
+
+kernels-report: $(STAMP)
+	PYTHONPATH=kernels $(PY) kernels/bench/triton_report.py --dtype bfloat16
+	PYTHONPATH=kernels $(PY) kernels/bench/triton_report.py --dtype float32 --head-dim 128
 
 clean:
 	rm -rf $(VENV) build dist out

@@ -1,4 +1,7 @@
-"""How each kernel is launched: grids, tiles, and the matrix products that torch computes."""
+"""How each kernel is launched: grids, tiles, and the matrix products that torch computes.
+
+Nothing is contracted by the compiler (`enable_fp_fusion`): each operation is rounded, on every GPU alike.
+"""
 
 from __future__ import annotations
 
@@ -53,7 +56,9 @@ def take_rows(source: torch.Tensor, index: torch.Tensor, out: torch.Tensor, scal
     width = source.shape[1]
     block = min(triton.next_power_of_2(width), _COLUMNS)
     if count:
-        rows.take_rows[(count, triton.cdiv(width, block))](source, index, out, scale, WIDTH=width, BLOCK=block)
+        rows.take_rows[(count, triton.cdiv(width, block))](
+            source, index, out, scale, WIDTH=width, BLOCK=block, enable_fp_fusion=False
+        )
 
 
 def norm(x: torch.Tensor, weight: torch.Tensor, out: torch.Tensor, eps: float, count: int, *, add: bool) -> None:
@@ -61,7 +66,9 @@ def norm(x: torch.Tensor, weight: torch.Tensor, out: torch.Tensor, eps: float, c
     width = x.shape[1]
     block = triton.next_power_of_2(width)
     if count:
-        rows.norm[(count,)](x, weight, out, eps, WIDTH=width, BLOCK=block, ADD=add, num_warps=_warps(block))
+        rows.norm[(count,)](
+            x, weight, out, eps, WIDTH=width, BLOCK=block, ADD=add, num_warps=_warps(block), enable_fp_fusion=False
+        )
 
 
 def gated(gate_up: torch.Tensor, out: torch.Tensor, activation: ops.Activation, count: int) -> None:
@@ -70,7 +77,7 @@ def gated(gate_up: torch.Tensor, out: torch.Tensor, activation: ops.Activation, 
     block = min(triton.next_power_of_2(width), _COLUMNS)
     if count:
         grid = (count, triton.cdiv(width, block))
-        rows.gated[grid](gate_up, out, WIDTH=width, GELU=activation == "gelu_tanh", BLOCK=block)
+        rows.gated[grid](gate_up, out, WIDTH=width, GELU=activation == "gelu_tanh", BLOCK=block, enable_fp_fusion=False)
 
 
 def rotate_store(
@@ -104,6 +111,7 @@ def rotate_store(
             BLOCK=triton.next_power_of_2(half),
             HEADS=_HEADS,
             NORMED=q_norm is not None,
+            enable_fp_fusion=False,
         )
 
 
@@ -148,10 +156,18 @@ def attention(
             DOT=dot_type(qkv.dtype),
             num_warps=4,
             num_stages=2,
+            enable_fp_fusion=False,
         )
     if len(arrays.merges):
         attention_kernels.merge[(len(arrays.merges), heads)](
-            *partials, out, arrays.merges, HEADS=heads, D=cache.head_dim, BLOCK_D=block_d, num_warps=1
+            *partials,
+            out,
+            arrays.merges,
+            HEADS=heads,
+            D=cache.head_dim,
+            BLOCK_D=block_d,
+            num_warps=1,
+            enable_fp_fusion=False,
         )
 
 
@@ -179,6 +195,7 @@ def quantize(operand: Operand, count: int) -> None:
         WIDTH=operand.width,
         BLOCK=block,
         num_warps=_warps(block),
+        enable_fp_fusion=False,
     )
 
 
@@ -221,6 +238,7 @@ def _linear_int8(x: Operand, matrix: LinearWeight, out: torch.Tensor, *, add: bo
         BLOCK_K=64,
         num_warps=8 if block_m == 128 else 4,
         num_stages=4,
+        enable_fp_fusion=False,
     )
 
 

@@ -48,6 +48,7 @@ class Sampler:
             vocab,
             BLOCK=_BLOCK,
             num_warps=_WARPS,
+            enable_fp_fusion=False,
         )
         return chosen.cpu().numpy()
 
@@ -63,10 +64,11 @@ class Sampler:
                 self._moved(rows.token),
                 values,
                 ids,
+                rows.top,
                 logits.shape[1],
-                TOP=rows.top,
                 BLOCK=_BLOCK,
                 num_warps=_WARPS,
+                enable_fp_fusion=False,
             )
         floats, ints = values.cpu().numpy(), ids.cpu().numpy()
         return ops.Logprobs(floats[:, 0], ints[:, 0], ints[:, 1:], floats[:, 1:])
@@ -83,9 +85,10 @@ class Sampler:
             vocab,
             changes.masks.shape[1],
             BLOCK=_BLOCK,
+            enable_fp_fusion=False,
         )
         bias = (changes.bias_start, changes.bias_ids, changes.bias)
-        kernels.add_bias[(count,)](out, *map(self._moved, bias), vocab, BLOCK=_BLOCK)
+        kernels.add_bias[(count,)](out, *map(self._moved, bias), vocab, BLOCK=_BLOCK, enable_fp_fusion=False)
         penalties = np.stack([changes.repetition, changes.frequency, changes.presence], axis=1)
         context = (changes.context_start, changes.context_ids, changes.context_counts)
         kernels.penalise[(count,)](

@@ -14,7 +14,7 @@ import triton.language as tl
 
 @triton.jit
 def _fold(maximum, total, output, split_maximum, split_total, split_output):
-    """Add a split on the right. Explicit fused operations: no compiler may choose differently in two kernels."""
+    """Add a split on the right. Fused where it says so: no compiler may do otherwise in one of the two kernels."""
     new = tl.maximum(maximum, split_maximum)
     # Where nothing was seen yet both are -inf; their difference would be NaN.
     anchor = tl.where(new == float("-inf"), 0.0, new)

@@ -105,7 +105,7 @@ def choose(logits, settings, top_ks, words, fallbacks, chosen, V, BLOCK: tl.cons
         top_p = tl.load(settings + index * 3 + 1)
         min_p = tl.load(settings + index * 3 + 2).to(tl.float64)
         top_k = tl.load(top_ks + index)
-        peak = peak.to(tl.float64)
+        top = peak.to(tl.float64)
         # Kept are the tokens with key > floor, and of those with key == floor the ids up to edge.
         floor, edge = tl.full([], -(1 << 33), tl.int64), V
         highest = tl.full([], 0x7FFFFFFF, tl.int64)
@@ -119,16 +119,16 @@ def choose(logits, settings, top_ks, words, fallbacks, chosen, V, BLOCK: tl.cons
             floor = low
             edge = _nth_equal(row, V, floor, top_k - _count(row, V, floor + 1, BLOCK), BLOCK)
         if top_p < 1:
-            wanted = top_p.to(tl.float64) * _mass(row, V, lowest, floor, edge, peak, temperature, BLOCK)
+            wanted = top_p.to(tl.float64) * _mass(row, V, lowest, floor, edge, top, temperature, BLOCK)
             low, high = tl.maximum(floor, lowest), highest
             while low < high:
                 middle = (low + high + 1) >> 1
-                mass = _mass(row, V, middle, floor, edge, peak, temperature, BLOCK)
+                mass = _mass(row, V, middle, floor, edge, top, temperature, BLOCK)
                 enough = (mass >= wanted) & (mass > 0)
                 low, high = tl.where(enough, middle, low), tl.where(enough, high, middle - 1)
-            above = _mass(row, V, low + 1, floor, edge, peak, temperature, BLOCK)
+            above = _mass(row, V, low + 1, floor, edge, top, temperature, BLOCK)
             bits = tl.where(low < 0, low.to(tl.int32) ^ 0x7FFFFFFF, low.to(tl.int32))
-            each = _weight(bits.to(tl.float32, bitcast=True), peak, temperature).to(tl.float64)
+            each = _weight(bits.to(tl.float32, bitcast=True), top, temperature).to(tl.float64)
             more = tl.maximum(tl.ceil((wanted - above) / each), 1.0)
             last = _nth_equal(row, V, low, tl.minimum(more, 1073741824.0).to(tl.int32), BLOCK)
             edge = tl.where(low == floor, tl.minimum(edge, last), last)
@@ -136,15 +136,15 @@ def choose(logits, settings, top_ks, words, fallbacks, chosen, V, BLOCK: tl.cons
         best = tl.full([], float("-inf"), tl.float64)
         for start in range(0, V, BLOCK):
             ids, x, key = _load(row, start, V, BLOCK)
-            z = (x.to(tl.float64) - peak) / temperature
+            z = (x.to(tl.float64) - top) / temperature
             kept = (key > floor) | ((key == floor) & (ids <= edge))
             # The best token has z = 0 and is always kept, so exp(z) is p / max p.
             kept = kept & (ids < V) & (tl.exp(z) >= min_p)
             score = tl.where(kept, z + _gumbel(start, words + index * 4, BLOCK), float("-inf"))
-            top = tl.max(score, axis=0)
-            at = tl.min(tl.where(score == top, ids, V), axis=0)
-            winner = tl.where(top > best, at, winner)
-            best = tl.maximum(best, top)
+            largest = tl.max(score, axis=0)
+            at = tl.min(tl.where(score == largest, ids, V), axis=0)
+            winner = tl.where(largest > best, at, winner)
+            best = tl.maximum(best, largest)
     tl.store(chosen + index, winner)
 
 
@@ -177,10 +177,7 @@ def add_bias(x, starts, tokens, bias, V, BLOCK: tl.constexpr):
 
 @triton.jit
 def penalise(x, starts, tokens, counts, penalties, V, BLOCK: tl.constexpr):
-    """Steps c and d over row r's context. penalties [R, 3]: repetition, frequency, presence. Grid (rows,).
-
-    To be compiled without contraction: each operation is rounded.
-    """
+    """Steps c and d over row r's context. penalties [R, 3]: repetition, frequency, presence. Grid (rows,)."""
     index = tl.program_id(0)
     repetition = tl.load(penalties + index * 3)
     frequency = tl.load(penalties + index * 3 + 1)
@@ -198,14 +195,14 @@ def penalise(x, starts, tokens, counts, penalties, V, BLOCK: tl.constexpr):
 
 
 @triton.jit
-def logprobs(logits, rows, tokens, out, ids_out, V, TOP: tl.constexpr, BLOCK: tl.constexpr):
-    """Grid (queries,). out [Q, 1 + TOP] float32: log-probability of the token, then of the most probable ones;
-    ids_out [Q, 1 + TOP] int32: rank of the token, then the ids of those."""
+def logprobs(logits, rows, tokens, out, ids_out, count, V, BLOCK: tl.constexpr):
+    """Grid (queries,). out [Q, 1 + count] float32: log-probability of the token, then of the most probable ones;
+    ids_out [Q, 1 + count] int32: rank of the token, then the ids of those."""
     query = tl.program_id(0)
     row = logits + tl.load(rows + query).to(tl.int64) * V
     token = tl.load(tokens + query)
-    peak, _ = _arg_max(row, V, BLOCK)
-    peak = peak.to(tl.float64)
+    largest, best_id = _arg_max(row, V, BLOCK)
+    peak = largest.to(tl.float64)
     own = tl.load(row + token).to(tl.float32)
     mass = tl.zeros([], tl.float64)
     before = 0
@@ -214,10 +211,10 @@ def logprobs(logits, rows, tokens, out, ids_out, V, TOP: tl.constexpr, BLOCK: tl
         mass += tl.sum(tl.exp(x.to(tl.float64) - peak), axis=0)
         before += tl.sum(((x > own) | ((x == own) & (ids < token))).to(tl.int32), axis=0)
     base = peak + tl.log(mass)
-    tl.store(out + query * (TOP + 1), (own.to(tl.float64) - base).to(tl.float32))
-    tl.store(ids_out + query * (TOP + 1), before + 1)
+    tl.store(out + query * (count + 1), (own.to(tl.float64) - base).to(tl.float32))
+    tl.store(ids_out + query * (count + 1), before + 1)
     last_key, last_id = tl.full([], 1 << 40, tl.int64), -1
-    for place in range(TOP):
+    for place in range(count):
         best_key, best_id = tl.full([], -(1 << 41), tl.int64), V
         best = tl.full([], float("-inf"), tl.float32)
         for start in range(0, V, BLOCK):
@@ -229,6 +226,6 @@ def logprobs(logits, rows, tokens, out, ids_out, V, TOP: tl.constexpr, BLOCK: tl
             best = tl.where(top > best_key, value, best)
             best_id = tl.where(top > best_key, at, best_id)
             best_key = tl.maximum(best_key, top)
-        tl.store(out + query * (TOP + 1) + 1 + place, (best.to(tl.float64) - base).to(tl.float32))
-        tl.store(ids_out + query * (TOP + 1) + 1 + place, best_id)
+        tl.store(out + query * (count + 1) + 1 + place, (best.to(tl.float64) - base).to(tl.float32))
+        tl.store(ids_out + query * (count + 1) + 1 + place, best_id)
         last_key, last_id = best_key, best_id
