@@ -191,12 +191,15 @@ def main() -> None:
     parser.add_argument("--sm", type=int, nargs="+", default=[80, 90])
     parser.add_argument("--head-dim", type=int, nargs="+", default=[64, 128, 256])
     parser.add_argument("--dtype", choices=["float32", "bfloat16", "float16"], default="bfloat16")
+    parser.add_argument("--one-each", action="store_true", help="one variant of each kernel")
     arguments = parser.parse_args()
     launches = dict.fromkeys(
         launch
         for head_dim in arguments.head_dim
         for launch in launches_of_a_decoder(head_dim, getattr(torch, arguments.dtype))
     )
+    if arguments.one_each:
+        launches = {launch.kernel: launch for launch in launches}.values()
     print(f"{'kernel':<14} {'sm':>3} {'registers':>9} {'spilled':>8} {'shared':>7}  variant")
     for launch in launches:
         variant = " ".join(f"{name}={value}" for name, value in (*launch.constants, *launch.options))

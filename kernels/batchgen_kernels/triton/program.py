@@ -196,6 +196,13 @@ class TritonProgram:
     # -- replay ----------------------------------------------------------------------------------------------------
 
     @torch.inference_mode()
+    def copy_block(self, source: int, target: int) -> None:
+        size = self._shape.block_size
+        for cache in self._caches:
+            for slots in (cache.keys, cache.values):
+                slots[target * size : (target + 1) * size] = slots[source * size : (source + 1) * size]
+
+    @torch.inference_mode()
     def run(self, batch: ops.Batch) -> None:
         """Compute all recorded ops. Returns before the device is done."""
         sequences = len(batch.context_lens)

@@ -11,6 +11,7 @@ import torch
 from batchgen_kernels import ops
 from batchgen_kernels.ops import Extent
 from batchgen_kernels.reference import TorchProgram, quantize
+from batchgen_kernels.triton.program import TritonProgram
 from tests.kernels.ragged import make_batch, shape_for
 from tests.kernels.triton.pair import BOUNDS, DTYPES, Pair, error
 
@@ -168,3 +169,17 @@ def test_what_cannot_be_recorded_is_refused(rng: np.random.Generator) -> None:
     program.linear(program.operand(64, Extent.TOKENS, "float32"), weight, program.buffer(4, Extent.TOKENS))
     with pytest.raises(ValueError, match="int8 operand"):
         program.run(make_batch([(0, 1)], shape_for([(0, 1)], 4), rng))
+
+
+def test_blocks_are_copied(rng: np.random.Generator) -> None:
+    program = TritonProgram(ops.Shape(4, 2, 5, 4, 2), torch.device("cpu"), torch.float32)
+    caches = [program.kv_cache(2, 8) for _ in range(2)]
+    expected = []
+    for part in (part for cache in caches for part in (cache.keys, cache.values)):
+        part.copy_(torch.from_numpy(rng.standard_normal(part.shape)))
+        blocks = part.clone().view(5, -1)
+        blocks[1] = blocks[3]
+        expected.append(blocks)
+    program.copy_block(3, 1)
+    for part, blocks in zip((p for c in caches for p in (c.keys, c.values)), expected, strict=True):
+        assert torch.equal(part.view(5, -1), blocks)
