@@ -4,6 +4,7 @@
 # make simulate the table of scheduling policies, without a model
 # make property the property tests with 10,000 examples each
 # make test-kernels   many random cases for each Triton kernel, under the interpreter
+# make test-gpu       the same on a GPU, the golden tests there, and what it reaches; GPU_ARGS="--chat FILE"
 # make kernels-report registers, spills and shared memory of each Triton kernel; needs no GPU
 VENV ?= .venv
 PY := $(VENV)/bin/python
@@ -12,7 +13,7 @@ SOURCES := pyproject.toml constraints.txt kernels/CMakeLists.txt $(wildcard kern
 export HF_HUB_OFFLINE := 1
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: run test check property simulate native test-kernels kernels-report clean help
+.PHONY: run test check property simulate native test-kernels kernels-report test-gpu clean help
 
 help:
 	@sed -n 's/^# make/make/p' $(MAKEFILE_LIST)
@@ -46,6 +47,10 @@ simulate: $(STAMP)
 
 test-kernels: $(STAMP)
 	$(PY) -m pytest tests/kernels --kernel-cases=40
+
+test-gpu: $(STAMP)
+	BATCHGEN_TEST_DEVICE=cuda $(PY) -m pytest tests/kernels/triton tests/golden/test_triton.py --kernel-cases=3
+	PYTHONPATH=kernels $(PY) kernels/bench/gpu.py $(GPU_ARGS)
 
 kernels-report: $(STAMP)
 	PYTHONPATH=kernels $(PY) kernels/bench/triton_report.py --dtype bfloat16

@@ -8,11 +8,12 @@ from typing import Literal
 
 __all__ = ["EngineConfig", "InputConfig", "JobConfig", "ModelConfig", "OutputConfig"]
 
-Dtype = Literal["auto", "float32"]
+Dtype = Literal["auto", "float32", "float", "bfloat16", "float16", "half"]
+Device = Literal["auto", "cpu", "cuda"]
 Quantization = Literal["none", "auto", "int8"]
 KVCacheDtype = Literal["auto", "float32", "int8"]
 LoadFormat = Literal["auto", "dummy"]
-Kernels = Literal["auto", "native", "torch"]
+Kernels = Literal["auto", "native", "torch", "triton"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,7 +36,10 @@ class ModelConfig:
 class EngineConfig:
     """How the engine runs."""
 
+    device: Device = "auto"
+    """`cuda` is an NVIDIA GPU, or an AMD one; `auto`: a GPU where one can be used, else the CPU."""
     dtype: Dtype = "auto"
+    """`auto`: float32 on the CPU, on a GPU the checkpoint's own type."""
     quantization: Quantization = "none"
     max_model_len: int | None = None
     """Tokens of prompt and output together; None: the model's context length."""
@@ -46,13 +50,17 @@ class EngineConfig:
     """Of keys and values; `auto`: int8 where linears are int8, else float32."""
     kv_cache_memory: int | None = None
     """Bytes for keys and values; None: a share of what is free."""
+    gpu_memory_utilization: float = 0.9
+    """Share of a GPU's memory for weights, workspaces, keys and values together."""
+    tensor_parallel_size: int = 1
+    """Processes that share the heads and columns of the model, each with a GPU of its own where there are GPUs."""
     enable_prefix_caching: bool = True
     seed: int = 0
     """The run's seed: requests without one derive theirs from it and their custom_id."""
     threads: int | None = None
     """None: the cores that this process may use."""
     kernels: Kernels = "auto"
-    """`native`, `torch` (the reference), or `auto`: native where it can run."""
+    """`native`, `torch` (the reference), `triton` (GPUs), or `auto`: the device's fastest."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,8 +9,9 @@ from hypothesis import HealthCheck, settings
 
 pytest_plugins = ("tests.models", "tests.tiny_model")
 
-# Triton reads it when it is imported, which transformers does: kernels run on the CPU, in its interpreter.
-os.environ["TRITON_INTERPRET"] = "1"
+# Triton reads it when it is imported, which transformers does. Without a GPU kernels run in its interpreter.
+if "BATCHGEN_TEST_DEVICE" not in os.environ:
+    os.environ["TRITON_INTERPRET"] = "1"
 
 # Chosen by `--hypothesis-profile`. Time is no measure on a shared machine.
 _COMMON = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow], print_blob=True)

@@ -47,6 +47,7 @@ class Flag:
     names: tuple[str, ...] = ()
     """Empty: `--field-name`, for a bool also `--no-field-name`."""
     minimum: float | None = None
+    maximum: float | None = None
     parser: Callable[[Any], Any] | None = None
     metavar: str | None = None
 
@@ -84,7 +85,8 @@ _MODEL: Mapping[str, Flag] = {
 }
 
 _ENGINE: Mapping[str, Flag] = {
-    "dtype": Flag(help="Precision of activations and unquantised weights."),
+    "device": Flag(help="auto: a GPU where one can be used, else the CPU. cuda says what is missing."),
+    "dtype": Flag(help="Type of activations and unquantised weights. auto: float32 on the CPU, else the checkpoint's."),
     "quantization": Flag(help="int8: quantise linear weights; auto: int8 where the checkpoint is quantised."),
     "max_model_len": Flag(help="Tokens of prompt and output together. Default: the model's context length.", minimum=1),
     "max_num_seqs": Flag(help="Sequences in one step, at most.", minimum=1),
@@ -97,10 +99,16 @@ _ENGINE: Mapping[str, Flag] = {
         metavar="SIZE",
         names=("--kv-cache-memory", "--kv-cache-memory-bytes"),
     ),
+    "gpu_memory_utilization": Flag(
+        help="Share of a GPU's memory for the model, keys and values.", minimum=0.01, maximum=1
+    ),
+    "tensor_parallel_size": Flag(
+        help="GPUs, or on the CPU processes, that share the model.", names=("--tensor-parallel-size", "-tp"), minimum=1
+    ),
     "enable_prefix_caching": Flag(help="Compute shared beginnings of prompts once."),
     "seed": Flag(help="Seed of the run; requests without one derive theirs from it."),
     "threads": Flag(help="Compute threads. Default: the cores that this process may use.", minimum=1),
-    "kernels": Flag(help="native, torch (the reference), or auto: native where it can run."),
+    "kernels": Flag(help="native, torch (the reference), triton (GPUs), or auto: the device's fastest."),
 }
 
 _INPUT: Mapping[str, Flag] = {

@@ -87,6 +87,7 @@ def _parameter(field: Field[Any], hint: Any, flag: Flag) -> inspect.Parameter:
         envvar=f"BATCHGEN_{field.name.upper()}",
         show_envvar=False,
         min=flag.minimum,
+        max=flag.maximum,
         parser=flag.parser,
         metavar=flag.metavar,
         show_default=field.default is not None,

@@ -19,7 +19,7 @@ from batchgen.job.calibration import known_rates
 from batchgen.job.finding import find_checkpoint, model_of_run
 from batchgen.model.machine import free_memory, usable_cores
 from batchgen.model.precision import precisions_of
-from batchgen.model.runner import kernels_of
+from batchgen.model.prepare import kernels_of
 from batchgen.model.sizing import size_cache
 from batchgen.model.spec import read_spec
 from batchgen.protocol.faults import RowFault

@@ -11,7 +11,7 @@ from batchgen.config import EngineConfig
 from batchgen.core.bound import Rates
 from batchgen.core.step import ScheduledSequence, StepPlan
 from batchgen.model.batch import make_batch
-from batchgen.model.runner import open_program
+from batchgen.model.prepare import open_program
 from batchgen_kernels.ops import Batch, Extent, Precision, Program, Shape
 
 __all__ = ["PRECISIONS", "measure_rates"]

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass
+
 import torch
 
 from batchgen.model.precision import Precisions
@@ -10,30 +13,52 @@ from batchgen.model.spec import DecoderSpec, LayerSpec
 from batchgen.model.weights import WeightSource
 from batchgen_kernels.ops import Buffer, Extent, LinearWeight, Operand, Precision, Program, RotaryTable
 
-__all__ = ["record_decoder"]
+__all__ = ["Split", "record_decoder"]
 
 _INT8_BLOCK = 64
 """int8 needs input widths that are multiples of this; others stay float32."""
 
 
+@dataclass(frozen=True, slots=True)
+class Split:
+    """The share of a decoder that one of several processes records; `spec` and `weights` are of that share."""
+
+    leads: bool
+    """Whether it is this process whose part has the residual in it."""
+    sum_up: Callable[[Buffer], None]
+    """Records that a buffer becomes the sum over all processes."""
+
+
 def record_decoder(
-    program: Program, spec: DecoderSpec, weights: WeightSource, precisions: Precisions, positions: int
+    program: Program,
+    spec: DecoderSpec,
+    weights: WeightSource,
+    precisions: Precisions,
+    positions: int,
+    split: Split | None = None,
 ) -> Buffer:
     """Record the decoder for sequences of up to `positions` tokens; returns its logits, [R, vocab_size].
 
-    Weights are read, packed and dropped one layer at a time.
+    Weights are read, packed and dropped one layer at a time. With a split, each process computes some of the heads and
+    of the MLP's columns, and the whole embedding and head.
     """
-    return _Recorder(program, spec, weights, precisions, positions).record()
+    return _Recorder(program, spec, weights, precisions, positions, split).record()
 
 
 class _Recorder:
     """The workspaces, shared by all layers, and the ops over them."""
 
     def __init__(
-        self, program: Program, spec: DecoderSpec, weights: WeightSource, precisions: Precisions, positions: int
+        self,
+        program: Program,
+        spec: DecoderSpec,
+        weights: WeightSource,
+        precisions: Precisions,
+        positions: int,
+        split: Split | None,
     ) -> None:
         self.program, self.spec, self.weights, self.precisions = program, spec, weights, precisions
-        self.positions = positions
+        self.positions, self.split = positions, split
         self.rotary: dict[RotarySpec, RotaryTable] = {}
         self.residual = program.buffer(spec.hidden, Extent.TOKENS)
         self.normed = self._operand(spec.hidden, Extent.TOKENS)
@@ -90,9 +115,16 @@ class _Recorder:
     def _add(self, x: Operand, weight: LinearWeight, sandwich_norm: str) -> None:
         """Add a linear to the residual, normed on the way where the model has sandwich norms."""
         if self.branch is None:
-            self.program.linear_add(x, weight, self.residual)
+            if self.split is None or self.split.leads:
+                self.program.linear_add(x, weight, self.residual)
+            else:
+                self.program.linear(x, weight, self.residual)
+            if self.split is not None:
+                self.split.sum_up(self.residual)
         else:
             self.program.linear(x, weight, self.branch)
+            if self.split is not None:
+                self.split.sum_up(self.branch)
             self.program.norm_add(self.branch, self._norm(sandwich_norm), self.spec.eps, self.residual)
 
     def _linear(self, parts: dict[str, int], width: int, biased: bool) -> LinearWeight:

@@ -12,7 +12,7 @@ import numpy.typing as npt
 from batchgen.core.logprobs import TokenLogprobs
 from batchgen.core.sampling import SamplingParams
 from batchgen.core.step import ScheduledSequence, StepPlan
-from batchgen_kernels.ops import Buffer, LogitChanges, LogprobRows, Logprobs, Program, SamplingRows
+from batchgen_kernels.ops import Buffer, LogitChanges, LogprobRows, Logprobs, Replayed, SamplingRows
 
 __all__ = ["read_logprobs", "sampling_rows"]
 
@@ -75,7 +75,7 @@ def _joined(lists: Iterable[SequenceOf[int]]) -> _Ints:
 
 
 def read_logprobs(
-    program: Program, logits: Buffer, plan: StepPlan, chosen: SequenceOf[int]
+    program: Replayed, logits: Buffer, plan: StepPlan, chosen: SequenceOf[int]
 ) -> tuple[list[TokenLogprobs | None], list[list[TokenLogprobs]]]:
     """`StepResult.logprobs` and `StepResult.scores` of a plan that was run, with the tokens that were chosen."""
     tops = [s.sampling.logprobs for s in plan.sampled if s.sampling is not None]

@@ -22,6 +22,7 @@ __all__ = [
     "Activation",
     "Batch",
     "Buffer",
+    "CollectiveProgram",
     "Extent",
     "KVCache",
     "LinearWeight",
@@ -31,6 +32,7 @@ __all__ = [
     "Operand",
     "Precision",
     "Program",
+    "Replayed",
     "RotaryTable",
     "SamplingRows",
     "Shape",
@@ -201,7 +203,62 @@ class RotaryTable(Protocol):
     """Cosines and sines [max positions, D / 2], float32."""
 
 
-class Program(Protocol):
+class Replayed(Protocol):
+    """A recorded program, as it is used step after step."""
+
+    def copy_block(self, source: int, target: int) -> None:
+        """Copy one block of every layer's cache, all slots of it, before the next run. The two may be the same."""
+        ...
+
+    def run(self, batch: Batch) -> None:
+        """Compute all recorded ops for this batch."""
+        ...
+
+    def sample(self, logits: Buffer, rows: SamplingRows) -> npt.NDArray[np.int32]:
+        """Choose one token a row from the first R rows of the logits, as int32 [R]. The logits stay as they are.
+
+        First, where `rows.changes` has something for a row, its logits x are changed, in float32, each operation
+        rounded, in this order:
+
+        a. x = -inf where the mask does not allow the token.
+        b. x = x + bias for the tokens of the row's bias list.
+        c. For the tokens of its context list: x = x / repetition if x > 0 else x * repetition.
+        d. For those that were generated, count times: x = x - frequency * count, then x = x - presence.
+
+        Where no token is left above minus infinity, the lowest id that the mask allows is chosen: the mask comes before
+        all bans.
+
+        Greedy (temperature 0): the arg-max, the lowest id on a tie. Otherwise, in this order:
+
+        1. z = (logits - max logits) / temperature.
+        2. Keep the top_k largest z; of equal ones the lower ids.
+        3. p = softmax of z over the kept tokens. With top_p < 1 keep the shortest prefix, in order of falling p (of
+           equal ones the lower id first), whose sum reaches top_p; at least one token.
+        4. Keep the tokens with p >= min_p * max p.
+        5. The arg-max over the kept tokens of z + g, the lowest id on a tie, where g = -log(-log(u)): Gumbel-max, an
+           exact draw from the softmax over the kept tokens.
+
+        u of token id i is (w + 0.5) / 2**32 in float64, never 0 or 1, with the 32-bit word w = word i % 4 of the
+        Philox4x32-10 block (Salmon et al., 2011) of
+
+            counter = (i // 4, 0, position & 0xffffffff, position >> 32)
+            key     = (seed & 0xffffffff, seed >> 32)
+
+        words in the order of Random123's arrays ctr.v[0..3] and key.v[0..1]. Steps 1 to 5 are defined in real numbers;
+        the reference computes them in float64. A program that computes in float32 agrees with it except where two
+        candidates, or a sum and its bound, are equal to float32 precision.
+        """
+        ...
+
+    def logprobs(self, logits: Buffer, rows: LogprobRows) -> Logprobs:
+        """Read log-softmax(logits row) = x - log(sum of e^x) at the given tokens and at the most probable ones.
+
+        Defined in real numbers; computed in float64 and rounded to float32. A NaN counts as minus infinity.
+        """
+        ...
+
+
+class Program(Replayed, Protocol):
     """Records the ops of one decoder and replays them.
 
     Methods up to `gather` record; nothing is computed before `run`. Tensors given to the recorder are copied or packed
@@ -290,55 +347,10 @@ class Program(Protocol):
         """out[r] = x[rows[r]]; x over tokens, out over rows."""
         ...
 
-    # -- replay ----------------------------------------------------------------------------------------------------
 
-    def copy_block(self, source: int, target: int) -> None:
-        """Copy one block of every layer's cache, all slots of it, before the next run. The two may be the same."""
-        ...
+class CollectiveProgram(Program, Protocol):
+    """A program that is one of several in as many processes, each with a share of the model's heads and columns."""
 
-    def run(self, batch: Batch) -> None:
-        """Compute all recorded ops for this batch."""
-        ...
-
-    def sample(self, logits: Buffer, rows: SamplingRows) -> npt.NDArray[np.int32]:
-        """Choose one token a row from the first R rows of the logits, as int32 [R]. The logits stay as they are.
-
-        First, where `rows.changes` has something for a row, its logits x are changed, in float32, each operation
-        rounded, in this order:
-
-        a. x = -inf where the mask does not allow the token.
-        b. x = x + bias for the tokens of the row's bias list.
-        c. For the tokens of its context list: x = x / repetition if x > 0 else x * repetition.
-        d. For those that were generated, count times: x = x - frequency * count, then x = x - presence.
-
-        Where no token is left above minus infinity, the lowest id that the mask allows is chosen: the mask comes before
-        all bans.
-
-        Greedy (temperature 0): the arg-max, the lowest id on a tie. Otherwise, in this order:
-
-        1. z = (logits - max logits) / temperature.
-        2. Keep the top_k largest z; of equal ones the lower ids.
-        3. p = softmax of z over the kept tokens. With top_p < 1 keep the shortest prefix, in order of falling p (of
-           equal ones the lower id first), whose sum reaches top_p; at least one token.
-        4. Keep the tokens with p >= min_p * max p.
-        5. The arg-max over the kept tokens of z + g, the lowest id on a tie, where g = -log(-log(u)): Gumbel-max, an
-           exact draw from the softmax over the kept tokens.
-
-        u of token id i is (w + 0.5) / 2**32 in float64, never 0 or 1, with the 32-bit word w = word i % 4 of the
-        Philox4x32-10 block (Salmon et al., 2011) of
-
-            counter = (i // 4, 0, position & 0xffffffff, position >> 32)
-            key     = (seed & 0xffffffff, seed >> 32)
-
-        words in the order of Random123's arrays ctr.v[0..3] and key.v[0..1]. Steps 1 to 5 are defined in real numbers;
-        the reference computes them in float64. A program that computes in float32 agrees with it except where two
-        candidates, or a sum and its bound, are equal to float32 precision.
-        """
-        ...
-
-    def logprobs(self, logits: Buffer, rows: LogprobRows) -> Logprobs:
-        """Read log-softmax(logits row) = x - log(sum of e^x) at the given tokens and at the most probable ones.
-
-        Defined in real numbers; computed in float64 and rounded to float32. A NaN counts as minus infinity.
-        """
+    def all_reduce(self, x: Buffer) -> None:
+        """Record: x becomes the sum of all processes' x. They are torch.distributed's default group."""
         ...

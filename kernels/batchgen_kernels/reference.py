@@ -9,6 +9,7 @@ from typing import cast
 import numpy as np
 import numpy.typing as npt
 import torch
+from torch import distributed
 from torch.nn import functional
 
 from batchgen_kernels import ops
@@ -229,7 +230,7 @@ def _rotate(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tens
 
 
 class TorchProgram:
-    """`ops.Program` in plain torch on the CPU."""
+    """`ops.CollectiveProgram` in plain torch on the CPU."""
 
     def __init__(self, shape: ops.Shape) -> None:
         self._shape = shape
@@ -384,6 +385,10 @@ class TorchProgram:
             target.data[: len(step.rows)] = source.data[step.rows]
 
         self._ops.append(op)
+
+    def all_reduce(self, x: ops.Buffer) -> None:
+        target = cast("_Buffer", x)
+        self._ops.append(lambda step: distributed.all_reduce(target.data[: step.count(target.extent)]))
 
     # -- replay ----------------------------------------------------------------------------------------------------
 

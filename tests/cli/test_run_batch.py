@@ -44,7 +44,8 @@ def test_every_flag_arrives(job: StubJob, invoke: Invoke) -> None:
         run-batch -i s3://b/x.parquet -o out.jsonl --model m --tokenizer t --revision r --chat-template c
         --generation-config none --load-format dummy --dtype float32 --quantization int8 --max-model-len 100
         --max-num-seqs 3 --max-num-batched-tokens 7 --block-size 4 --kv-cache-memory 1.5GiB
-        --no-enable-prefix-caching --seed -1 --threads 2 --kernels torch --messages-column mc --prompt-column pc
+        --no-enable-prefix-caching --seed -1 --threads 2 --kernels torch --device cpu --gpu-memory-utilization 0.5 -tp 2
+        --messages-column mc --prompt-column pc
         --prompt-template pt --system-prompt sp --id-column ic --lenient --ignore-request-model --window 9
         --error-file e.jsonl --compat vllm --order completion --response-as string --overwrite --resume-anyway
         --no-retry-failed --rows-per-shard 5
@@ -66,6 +67,9 @@ def test_every_flag_arrives(job: StubJob, invoke: Invoke) -> None:
             seed=-1,
             threads=2,
             kernels="torch",
+            device="cpu",
+            gpu_memory_utilization=0.5,
+            tensor_parallel_size=2,
         ),
         input=InputConfig(
             input_file="s3://b/x.parquet",

@@ -238,14 +238,13 @@ def test_a_folder_with_one_gguf_file(home: Path, tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_a_converted_model_is_resolved_without_heavy_imports(smollm2: Any, model_home: Path) -> None:
     code = (
-        "import sys, time; start = time.perf_counter()\n"
+        "import sys\n"
         "from pathlib import Path; from batchgen.checkpoint.resolve import resolve\n"
         "from batchgen.text.tokenizer import load_tokenizer; from batchgen.text.template import load_template\n"
         f"model = resolve(None, home=Path({str(model_home)!r})); load_tokenizer(model); load_template(model)\n"
-        "print(model.fingerprint, time.perf_counter() - start, *{'torch', 'transformers', 'gguf'} & sys.modules.keys())"
+        "print(model.fingerprint, *{'torch', 'transformers', 'gguf'} & sys.modules.keys())"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    fingerprint, seconds, *heavy = done.stdout.split()
+    fingerprint, *heavy = done.stdout.split()
     assert fingerprint == smollm2.fingerprint
     assert heavy == []
-    assert float(seconds) < 2  # 0.1 where nothing else runs

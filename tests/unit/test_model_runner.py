@@ -84,5 +84,5 @@ def test_without_the_extension_torch_computes_and_says_why(
 @pytest.mark.parametrize(("qtype", "expected"), [("Q4_K", "int8"), ("BF16", "float32")])
 def test_auto_is_int8_for_what_is_quantised_already(qtype: str, expected: str, monkeypatch: pytest.MonkeyPatch) -> None:
     weights = GGUFWeights(Path("m.gguf"), "qwen3", (GGUFTensor("output.weight", (50, 64), qtype, 0, 1),))
-    monkeypatch.setattr("batchgen.model.runner.open_weights", lambda *_: DummySource(torch.float32))
+    monkeypatch.setattr("batchgen.model.prepare.open_weights", lambda *_: DummySource(torch.float32))
     assert load_runner(checkpoint(weights), config(quantization="auto")).precision == expected

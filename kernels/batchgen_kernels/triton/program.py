@@ -1,4 +1,4 @@
-"""The Triton program: `ops.Program` on a GPU, or on the CPU under Triton's interpreter."""
+"""The Triton program: `ops.CollectiveProgram` on a GPU, or on the CPU under Triton's interpreter."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import cast
 import numpy as np
 import numpy.typing as npt
 import torch
+from torch import distributed
 
 from batchgen_kernels import ops
 from batchgen_kernels.triton import launch
@@ -83,7 +84,9 @@ class TritonProgram:
     def linear_weight(self, weight: torch.Tensor, bias: torch.Tensor | None, precision: ops.Precision) -> LinearWeight:
         return pack_linear(weight, bias, precision, self._dtype, self._device)
 
-    def kv_cache(self, num_kv_heads: int, head_dim: int) -> KVCache:
+    def kv_cache(self, num_kv_heads: int, head_dim: int, precision: ops.Precision) -> KVCache:
+        if precision != "float32":
+            raise ValueError("the Triton program keeps keys and values in its own type")
         size = (self._shape.num_blocks * self._shape.block_size, num_kv_heads, head_dim)
         cache = KVCache(*(torch.empty(size, dtype=self._dtype, device=self._device) for _ in range(2)))
         self._caches.append(cache)
@@ -192,6 +195,10 @@ class TritonProgram:
         self._ops.append(
             lambda counts: launch.take_rows(source.data, self._array("rows"), target.data, 1.0, counts.rows)
         )
+
+    def all_reduce(self, x: ops.Buffer) -> None:
+        target = cast("Buffer", x)
+        self._ops.append(lambda counts: distributed.all_reduce(target.data[: counts.of(target.extent)]))
 
     # -- replay ----------------------------------------------------------------------------------------------------
 

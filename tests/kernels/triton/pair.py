@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 from typing import Any, cast
 
 import numpy as np
@@ -13,7 +14,10 @@ from batchgen_kernels import ops
 from batchgen_kernels.reference import TorchProgram
 from batchgen_kernels.triton.program import TritonProgram
 
-__all__ = ["BOUNDS", "DTYPES", "Pair", "error"]
+__all__ = ["BOUNDS", "DEVICE", "DTYPES", "Pair", "error"]
+
+DEVICE = torch.device(os.environ.get("BATCHGEN_TEST_DEVICE", "cpu"))
+"""Where Triton computes: in its interpreter, or on a GPU."""
 
 DTYPES = (torch.float32, torch.bfloat16)
 BOUNDS = {torch.float32: 1e-5, torch.bfloat16: 2.0**-7}
@@ -25,7 +29,7 @@ Floats = npt.NDArray[np.float32]
 
 def error(found: torch.Tensor | Floats, expected: torch.Tensor | Floats) -> float:
     """Largest difference relative to the largest expected value; NaN where a value is missing."""
-    a, b = (torch.as_tensor(x).double() for x in (found, expected))
+    a, b = (torch.as_tensor(x).cpu().double() for x in (found, expected))
     return float((a - b).abs().max() / b.abs().max())
 
 
@@ -34,7 +38,7 @@ class Pair:
 
     def __init__(self, shape: ops.Shape, dtype: torch.dtype, rng: np.random.Generator) -> None:
         self.torch = TorchProgram(shape)
-        self.triton = TritonProgram(shape, torch.device("cpu"), dtype)
+        self.triton = TritonProgram(shape, DEVICE, dtype)
         self.dtype, self.rng = dtype, rng
 
     def values(self, *size: int, scale: float = 1.0) -> torch.Tensor:

@@ -13,7 +13,7 @@ from batchgen_kernels.ops import Extent
 from batchgen_kernels.triton import launch
 from batchgen_kernels.triton.program import TritonProgram
 from tests.kernels.ragged import make_batch, shape_for
-from tests.kernels.triton.pair import BOUNDS, DTYPES, Pair, error
+from tests.kernels.triton.pair import BOUNDS, DEVICE, DTYPES, Pair, error
 
 BLOCK = 16
 HEAD_DIM = 64
@@ -37,7 +37,7 @@ def test_attention_of_ragged_batches(case: int, head_dim: int, dtype: torch.dtyp
     window = int(rng.integers(1, 160)) if rng.random() < 0.5 else None
     qkv = pair.buffers((group + 2) * kv_heads * head_dim)
     out = pair.operands(group * kv_heads * head_dim, Extent.TOKENS, "float32")
-    caches: Any = [p.kv_cache(kv_heads, head_dim) for p in (pair.torch, pair.triton)]
+    caches: Any = [p.kv_cache(kv_heads, head_dim, "float32") for p in (pair.torch, pair.triton)]
     batch = make_batch(parts, shape, rng)
     for part in ("keys", "values"):
         ours, theirs = getattr(caches[1], part), getattr(caches[0], part).view(-1, kv_heads, head_dim)
@@ -63,10 +63,10 @@ class Chat:
     def __init__(self, window: int | None) -> None:
         blocks = -(-self.CONTEXT // BLOCK)
         shape = ops.Shape(256, 32, 4 * blocks + self.OTHERS, BLOCK, blocks)
-        self.program = TritonProgram(shape, torch.device("cpu"), torch.float32)
+        self.program = TritonProgram(shape, DEVICE, torch.float32)
         self.qkv = self.program.buffer(6 * HEAD_DIM, Extent.TOKENS)
         self.out = self.program.operand(4 * HEAD_DIM, Extent.TOKENS, "float32")
-        cache = self.program.kv_cache(1, HEAD_DIM)
+        cache = self.program.kv_cache(1, HEAD_DIM, "float32")
         generator = torch.Generator().manual_seed(3)
         for part in (cache.keys, cache.values):
             part.copy_(torch.randn(part.shape, generator=generator))
@@ -80,7 +80,7 @@ class Chat:
         tables = np.zeros((len(parts), max(len(table) for table, _, _ in parts)), dtype=np.int32)
         for row, (table, _, _) in zip(tables, parts, strict=True):
             row[: len(table)] = table
-        self.qkv.data[: len(positions)] = self.queries[torch.from_numpy(positions)]
+        self.qkv.data[: len(positions)] = self.queries[torch.from_numpy(positions)].to(DEVICE)
         self.out.values.fill_(torch.nan)
         self.program.run(
             ops.Batch(

@@ -13,7 +13,7 @@ from batchgen_kernels.ops import Extent
 from batchgen_kernels.reference import TorchProgram, quantize
 from batchgen_kernels.triton.program import TritonProgram
 from tests.kernels.ragged import make_batch, shape_for
-from tests.kernels.triton.pair import BOUNDS, DTYPES, Pair, error
+from tests.kernels.triton.pair import BOUNDS, DEVICE, DTYPES, Pair, error
 
 each_dtype = pytest.mark.parametrize("dtype", DTYPES)
 
@@ -48,7 +48,7 @@ def test_lookup_norms_and_gather(rng: np.random.Generator, dtype: torch.dtype) -
     both(pair, "gather", residual, picked)
     rows = sorted(rng.permutation(shape.max_tokens)[: int(rng.integers(1, shape.max_seqs + 1))].tolist())
     pair.run(make_batch(parts, shape, rng, rows=rows))
-    assert torch.equal(x[1].data.float(), x[0].data)
+    assert torch.equal(x[1].data.float().cpu(), x[0].data)
     assert error(normed[1].values, normed[0].values) < BOUNDS[dtype]
     assert error(residual[1].data, residual[0].data) < BOUNDS[dtype]
     assert error(picked[1].numpy(len(rows)), picked[0].numpy(len(rows))) < BOUNDS[dtype]
@@ -105,11 +105,11 @@ def test_quantised_rows_and_their_products_are_the_references(rng: np.random.Gen
     both(pair, "linear", operand, packed, out)
     pair.run(make_batch(parts, shape, rng))
     ours = operand[1]
-    values, scales = quantize(ours.values)
-    assert torch.equal(ours.quantized, values)
-    assert torch.equal(ours.scales, scales)
+    values, scales = quantize(ours.values.cpu())
+    assert torch.equal(ours.quantized.cpu(), values)
+    assert torch.equal(ours.scales.cpu(), scales)
     exact = values.double() @ quantize(weight)[0].double().T
-    assert torch.equal(out[1].data, exact.float() * scales[:, None] * quantize(weight)[1])
+    assert torch.equal(out[1].data.cpu(), exact.float() * scales[:, None] * quantize(weight)[1])
 
 
 @each_dtype
@@ -120,7 +120,7 @@ def test_rotation_and_the_write_to_the_cache(rng: np.random.Generator, dtype: to
     pair = Pair(shape, dtype, rng)
     kv_heads, group, head_dim = int(rng.integers(1, 4)), int(rng.integers(1, 4)), 2 * int(rng.integers(8, 40))
     qkv = pair.buffers((group + 2) * kv_heads * head_dim)
-    caches: Any = tuple(p.kv_cache(kv_heads, head_dim) for p in (pair.torch, pair.triton))
+    caches: Any = tuple(p.kv_cache(kv_heads, head_dim, "float32") for p in (pair.torch, pair.triton))
     for cache in caches:
         cache.keys.fill_(torch.nan)
         cache.values.fill_(torch.nan)
@@ -131,7 +131,9 @@ def test_rotation_and_the_write_to_the_cache(rng: np.random.Generator, dtype: to
     pair.run(make_batch(parts, shape, rng))
     queries = group * kv_heads * head_dim
     assert error(qkv[1].data[:, :queries], qkv[0].data[:, :queries]) < BOUNDS[dtype]
-    for ours, theirs in zip((caches[1].keys, caches[1].values), (caches[0].keys, caches[0].values), strict=True):
+    for ours, theirs in zip(
+        (caches[1].keys.cpu(), caches[1].values.cpu()), (caches[0].keys, caches[0].values), strict=True
+    ):
         expected = theirs.view(ours.shape)
         written = expected.isnan().logical_not()
         # Exactly the batch's slots are written.
@@ -161,7 +163,9 @@ def test_what_cannot_be_recorded_is_refused(rng: np.random.Generator) -> None:
     assert isinstance(pair.torch, TorchProgram)
     with pytest.raises(ValueError, match="multiple of 64"):
         program.operand(63, Extent.TOKENS, "int8")
-    qkv, cache = program.buffer(48, Extent.TOKENS), program.kv_cache(1, 16)
+    with pytest.raises(ValueError, match="its own type"):
+        program.kv_cache(1, 16, "int8")
+    qkv, cache = program.buffer(48, Extent.TOKENS), program.kv_cache(1, 16, "float32")
     table = program.rotary_table(torch.ones(4, 8), torch.ones(4, 8))
     with pytest.raises(ValueError, match="together"):
         program.rotate_store(qkv, cache, table, torch.ones(16), None, 1e-5)
@@ -172,14 +176,14 @@ def test_what_cannot_be_recorded_is_refused(rng: np.random.Generator) -> None:
 
 
 def test_blocks_are_copied(rng: np.random.Generator) -> None:
-    program = TritonProgram(ops.Shape(4, 2, 5, 4, 2), torch.device("cpu"), torch.float32)
-    caches = [program.kv_cache(2, 8) for _ in range(2)]
+    program = TritonProgram(ops.Shape(4, 2, 5, 4, 2), DEVICE, torch.float32)
+    caches = [program.kv_cache(2, 8, "float32") for _ in range(2)]
     expected = []
     for part in (part for cache in caches for part in (cache.keys, cache.values)):
         part.copy_(torch.from_numpy(rng.standard_normal(part.shape)))
-        blocks = part.clone().view(5, -1)
+        blocks = part.cpu().clone().view(5, -1)
         blocks[1] = blocks[3]
         expected.append(blocks)
     program.copy_block(3, 1)
     for part, blocks in zip((p for c in caches for p in (c.keys, c.values)), expected, strict=True):
-        assert torch.equal(part.view(5, -1), blocks)
+        assert torch.equal(part.cpu().view(5, -1), blocks)

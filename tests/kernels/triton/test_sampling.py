@@ -14,6 +14,7 @@ from batchgen_kernels.triton import sampling
 from batchgen_kernels.triton.program import TritonProgram
 from batchgen_kernels.triton.storage import Buffer
 from tests.kernels.test_native_sampling import random_changes, random_rows
+from tests.kernels.triton.pair import DEVICE
 
 ROWS, VOCAB = 4, 200
 SHAPE = ops.Shape(max_tokens=8, max_seqs=ROWS, num_blocks=1, block_size=4, max_blocks_per_seq=1)
@@ -26,7 +27,7 @@ def several_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def filled(rng: np.random.Generator, dtype: torch.dtype, *, ties: bool) -> tuple[TritonProgram, Buffer]:
-    program = TritonProgram(SHAPE, torch.device("cpu"), dtype)
+    program = TritonProgram(SHAPE, DEVICE, dtype)
     logits = program.buffer(VOCAB, ops.Extent.ROWS)
     values = torch.from_numpy(rng.standard_normal((ROWS, VOCAB), dtype=np.float32) * 3)
     logits.data[:] = values.round() if ties else values
@@ -72,7 +73,7 @@ def test_logprobs_are_the_references(case: int, ties: bool) -> None:
 
 
 def test_no_rows_yield_nothing() -> None:
-    program = TritonProgram(SHAPE, torch.device("cpu"), torch.float32)
+    program = TritonProgram(SHAPE, DEVICE, torch.float32)
     logits, rng = program.buffer(9, ops.Extent.ROWS), np.random.default_rng(0)
     none = np.zeros(0, dtype=np.int32)
     assert program.sample(logits, random_rows(0, 9, rng)).tolist() == []
