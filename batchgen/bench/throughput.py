@@ -9,12 +9,14 @@ from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 from batchgen.bench.datasets import BenchRequest
+from batchgen.core.bound import Work, work_of_output
+from batchgen.core.prefix_tree import PrefixTree
 from batchgen.core.sampling import SamplingParams
 from batchgen.core.sequence import Sequence
 from batchgen.errors import UsageError
 from batchgen.progress import Progress, Reporter
 
-__all__ = ["GeneratingEngine", "Throughput", "measure"]
+__all__ = ["GeneratingEngine", "Throughput", "measure", "work_of"]
 
 
 class GeneratingEngine(Protocol):
@@ -101,6 +103,17 @@ def measure(engine: GeneratingEngine, requests: SequenceOf[BenchRequest], report
         cached_tokens=progress.cached_tokens,
         preemptions=progress.preemptions,
     )
+
+
+def work_of(requests: SequenceOf[BenchRequest]) -> Work:
+    """What the requests can't do without."""
+    params = [SamplingParams(max_tokens=request.output_len) for request in requests]
+    sequences = [Sequence(i, request.prompt, params[i]) for i, request in enumerate(requests)]
+    tree = PrefixTree(sequences, block_size=1)
+    work = Work(distinct_tokens=tree.distinct_tokens, distinct_depth=tree.distinct_depth)
+    for request in requests:
+        work += work_of_output(len(request.prompt), request.output_len)
+    return work
 
 
 def _generate(engine: GeneratingEngine, requests: SequenceOf[BenchRequest]) -> Iterator[Sequence]:

@@ -36,7 +36,7 @@ def throughput(
     """
     dataset, settings = chosen.make(DatasetConfig), chosen.make(EngineConfig)
     with open_streams(chosen.make(StreamConfig)) as reporter:
-        from batchgen.bench.throughput import measure
+        from batchgen.bench.throughput import measure, work_of
         from batchgen.job import open_engine
 
         reporter.stage("loading model")
@@ -48,13 +48,18 @@ def throughput(
             requests = load_dataset(dataset, vocab_size=engine.vocab_size, encode=encode, seed=settings.seed)
             reporter.stage("generating")
             result = measure(engine, requests, reporter)
+            bound_s = engine.bound_s(work_of(requests), home())
             described = engine.describe()
         finally:
             engine.close()
     for line in result.lines():
         typer.echo(line)
+    efficiency = None if bound_s is None else bound_s / result.elapsed_s
+    if efficiency is not None:
+        typer.echo(f"Efficiency: {efficiency:.1%} of what this machine was measured to reach")
     if output_json is not None:
-        figures = result.to_json() | {"dataset": dataset.dataset_name, "load_time": load_time, "engine": described}
+        own = {"dataset": dataset.dataset_name, "load_time": load_time, "efficiency": efficiency, "engine": described}
+        figures = result.to_json() | own
         write_file("--output-json", output_json, json.dumps(figures, indent=4) + "\n")
 
 

@@ -12,13 +12,11 @@ import orjson
 
 from batchgen.checkpoint.types import Checkpoint
 from batchgen.config import EngineConfig, JobConfig
-from batchgen.core.bound import bound_s
 from batchgen.core.sequence import Sequence
 from batchgen.engine import Engine
 from batchgen.errors import UsageError
 from batchgen.io.sink import Sink
 from batchgen.job.arrivals import Arrival
-from batchgen.job.calibration import known_rates
 from batchgen.job.finding import names_of_run
 from batchgen.job.loading import LoadedEngine, load_engine
 from batchgen.job.summary import Counts, Effort
@@ -59,7 +57,7 @@ class Generation:
     ) -> None:
         self.engine: Engine = loaded.engine(RunnerInThread(loaded.runner, worker))
         self.elapsed_s = 0.0
-        self._runner = loaded.runner
+        self._loaded = loaded
         self._log_requests = config.log_requests
         self._counts = counts
         self._sink = sink
@@ -96,13 +94,10 @@ class Generation:
 
     def effort(self, home: Path) -> Effort:
         """Where the time went; the machine's rates are those kept in `home`."""
-        runner = self._runner
-        rates = known_rates(home, runner.kernels_name, runner.precision, runner.threads)
-        work = self.engine.stats().work
         return Effort(
             scheduling_s=self.engine.scheduling_s,
-            kernels_s=runner.kernel_s,
-            bound_s=None if rates is None else bound_s(work, runner.cost, rates),
+            kernels_s=self._loaded.runner.kernel_s,
+            bound_s=self._loaded.bound_s(self.engine.stats().work, home),
         )
 
     def _emit(self, number: int, digest: str, row: ResultRow) -> None:

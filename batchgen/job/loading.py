@@ -11,6 +11,7 @@ from typing import Any
 
 from batchgen.checkpoint.types import Checkpoint
 from batchgen.config import EngineConfig, ModelConfig
+from batchgen.core.bound import Work, bound_s
 from batchgen.core.kv_manager import KVManager
 from batchgen.core.prefix_index import PrefixIndex
 from batchgen.core.sampling import SamplingParams
@@ -19,6 +20,7 @@ from batchgen.core.sequence import Sequence
 from batchgen.core.step import ModelRunner
 from batchgen.engine import Engine
 from batchgen.errors import OutOfResourcesError, UsageError
+from batchgen.job.calibration import known_rates
 from batchgen.job.finding import find_checkpoint
 from batchgen.model.runner import Runner, load_runner
 from batchgen.protocol.faults import RowFault
@@ -78,6 +80,12 @@ class LoadedEngine:
                         f"which has {outcome.blocks_available}; raise --kv-cache-memory or shorten it"
                     )
                 yield outcome
+
+    def bound_s(self, work: Work, home: Path) -> float | None:
+        """The least time that the work takes on this machine, by the rates kept in `home`; None without any."""
+        runner = self.runner
+        rates = known_rates(home, runner.kernels_name, runner.precision, runner.threads)
+        return None if rates is None else bound_s(work, runner.cost, rates)
 
     def describe(self) -> dict[str, Any]:
         """What runs, for reports."""

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from batchgen.config import EngineConfig, ModelConfig
+from batchgen.core.bound import Work
 from batchgen.core.sampling import SamplingParams
 from batchgen.core.sequence import Sequence
 from batchgen.errors import UsageError
@@ -32,6 +33,10 @@ class StubEngine:
 
     def describe(self) -> Mapping[str, Any]:
         return {"dtype": "float32"}
+
+    def bound_s(self, work: Work, _home: Path) -> float | None:
+        assert work.tokens == 4 * (6 + 2)
+        return None
 
     def close(self) -> None:
         self.closed = True
