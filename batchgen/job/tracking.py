@@ -6,6 +6,8 @@ import logging
 from array import array
 from collections.abc import Callable, Iterable, Iterator
 from collections.abc import Sequence as SequenceOf
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import closing
 from dataclasses import dataclass, field
 
 from batchgen.core.scheduler import Refusal
@@ -32,6 +34,10 @@ _logger = logging.getLogger(__name__)
 
 Emit = Callable[[int, str, ResultRow], None]
 """Takes a result: the number of the input's row, counted from 0, the digest of its request, the row."""
+
+
+Encoded = list[SequenceOf[int]] | RowFault
+"""Token ids of each prompt of a request, or what is wrong with one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +74,32 @@ class _Pending:
     warnings: tuple[str, ...] = ()
 
 
+@dataclass(frozen=True, slots=True)
+class _Row:
+    """A row of the input that was read, and judged as far as that goes without its tokens."""
+
+    arrival: Arrival
+    request: GenRequest | RowFault | None
+    """None for a row that has its result."""
+    encoded: Future[Encoded] | None
+    """Of a request."""
+
+
+class _Encoder:
+    """A thread that encodes prompts ahead of those who want them."""
+
+    def __init__(self, prompter: Prompter) -> None:
+        self._prompter = prompter
+        self._pool = ThreadPoolExecutor(1, thread_name_prefix="encode")
+
+    def begin(self, request: GenRequest) -> Future[Encoded]:
+        return self._pool.submit(self._prompter.encode, request)
+
+    def close(self) -> None:
+        """Drop what nobody waits for any more."""
+        self._pool.shutdown(wait=False, cancel_futures=True)
+
+
 class Tracker:
     """Knows which sequences belong to which row, and sees to it that every row gets exactly one result."""
 
@@ -90,21 +122,19 @@ class Tracker:
         """Sequences of the rows that are not done, a window at a time. An empty one means: not now, too many rows are
         under way.
 
-        Rows count from the oldest that is unfinished, since results wait for it to be written in order.
+        While a window is computed, a thread encodes the prompts of the next one. Rows count from the oldest that is
+        unfinished, since results wait for it to be written in order.
         """
-        window: list[Sequence] = []
-        rows_read = 0
-        for row in rows:
-            self._next_number = row.number + 1
-            if not row.done:
-                window += self._begin(row)
-            rows_read += 1
-            if len(window) >= self._window or rows_read >= self._window:
+        arrivals = iter(rows)
+        with closing(_Encoder(self._frontend.prompter)) as encoder:
+            ahead = self._read(arrivals, encoder)
+            while ahead:
+                window = [sequence for row in ahead if row.request is not None for sequence in self._begin(row)]
+                self._next_number = ahead[-1].arrival.number + 1
+                ahead = self._read(arrivals, encoder)
                 yield window
-                window, rows_read = [], 0
                 while self._span() >= 2 * self._window:
-                    yield window
-        yield window
+                    yield []
 
     def finished(self, sequence: Sequence) -> None:
         """Take a finished sequence; the last one of a request completes its row."""
@@ -127,9 +157,22 @@ class Tracker:
             pending.fault = RowFault(Code.CONTEXT_LENGTH_EXCEEDED, message)
             self._done(pending)
 
-    def _begin(self, arrival: Arrival) -> list[Sequence]:
-        row = arrival.row
-        begun = self._prepare(arrival)
+    def _read(self, arrivals: Iterator[Arrival], encoder: _Encoder) -> list[_Row]:
+        """The rows of the next window, fewer at the end of the input; their prompts are being encoded."""
+        read: list[_Row] = []
+        samples = 0
+        while samples < self._window and len(read) < self._window and (arrival := next(arrivals, None)) is not None:
+            request = None if arrival.done else self._accept(arrival.row, arrival.first_line)
+            encoded = None
+            if isinstance(request, GenRequest):
+                encoded = encoder.begin(request)
+                samples += len(request.prompts) * request.n
+            read.append(_Row(arrival, request, encoded))
+        return read
+
+    def _begin(self, read: _Row) -> list[Sequence]:
+        arrival, row = read.arrival, read.arrival.row
+        begun = self._prepare(read)
         if isinstance(begun, RowFault):
             fault = as_sent(row.data, begun)
             result = self._frontend.responder.refused(row.line, custom_id_of(row), fault, row.extra)
@@ -153,14 +196,14 @@ class Tracker:
             self._next_id += 1
         return sequences
 
-    def _prepare(
-        self, arrival: Arrival
-    ) -> tuple[GenRequest, list[SequenceOf[int]], Callable[[], Guide] | None] | RowFault:
+    def _prepare(self, read: _Row) -> tuple[GenRequest, list[SequenceOf[int]], Callable[[], Guide] | None] | RowFault:
         """A row's request, its prompts' token ids and what guides its answers, or why it has no answer."""
-        request = self._accept(arrival.row, arrival.first_line)
+        request = read.request
         if isinstance(request, RowFault):
             return request
-        encoded = self._frontend.prompter.encode(request)
+        assert request is not None
+        assert read.encoded is not None
+        encoded = read.encoded.result()
         if isinstance(encoded, RowFault):
             return encoded
         guide = None if request.constraint is None else self._frontend.grammars.compile(request.constraint)

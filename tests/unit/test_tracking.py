@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from threading import Event
 from types import SimpleNamespace
 from typing import cast
 
@@ -73,7 +74,7 @@ def test_windows_stay_full_while_the_oldest_row_is_unfinished() -> None:
     assert len(third) == 10
     for sequence in second + third:
         finish(tracker, sequence)
-    assert list(windows) == [[]]
+    assert list(windows) == []
     assert sorted(results) == list(range(30))
 
 
@@ -105,5 +106,22 @@ def test_rows_that_are_done_fill_windows_and_start_nothing() -> None:
     begun += next(windows)
     for sequence in begun[1:]:
         finish(tracker, sequence)
-    assert list(windows) == [[]]
+    assert list(windows) == []
     assert sorted(results) == [4, 14, 24, 34]
+
+
+def test_the_next_window_is_encoded_while_this_one_is_computed() -> None:
+    rows = [RawRow(n, {"custom_id": str(n), "url": "/v1/completions", "body": {"prompt": "x"}}) for n in range(1, 31)]
+    encoded = {str(n): Event() for n in range(1, 31)}
+
+    def encode(request: GenRequest) -> list[list[int]]:
+        encoded[request.custom_id].set()
+        return [[1]]
+
+    tracker = Tracker(
+        replace(frontend(), prompter=cast("Prompter", SimpleNamespace(encode=encode))), Results().emit, window=10
+    )
+    windows = tracker.windows(map(arrive, rows))
+    assert len(next(windows)) == 10
+    assert all(encoded[str(n)].wait(60) for n in range(11, 21)), "the second window, which nobody has asked for"
+    assert not any(encoded[str(n)].is_set() for n in range(21, 31)), "and no more than that"
