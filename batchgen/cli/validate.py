@@ -26,8 +26,8 @@ def validate(chosen: Chosen, context: typer.Context, source: Source = None) -> N
     """Find every fault of every line before anything is run: what `run-batch` would refuse, and why.
 
     Without a model the form of the lines is checked, ids that occur twice, and that all name one model. With --model
-    or --tokenizer also the chat template, the token ids and the context length; weights are never loaded. Ends with
-    exit code 4 if any line has a fault.
+    or --tokenizer also the chat template, token ids, the context length and grammars; weights are never loaded. Ends
+    with exit code 4 if any line has a fault.
     """
     config = chosen.make(InputConfig, input_file=chosen_input(chosen, context, source))
     report = chosen.make(ReportConfig)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from contextlib import closing, nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from batchgen.checkpoint.types import Checkpoint
 from batchgen.config import InputConfig, ModelConfig
 from batchgen.io.ledger import Ledger
 from batchgen.io.readers import open_rows
@@ -16,12 +17,11 @@ from batchgen.job.intake import AnyModel, FirstNamedModel, Intake, ModelRule, Se
 from batchgen.protocol.anthropic_request import as_sent
 from batchgen.protocol.faults import RowFault
 from batchgen.protocol.parse import Parser, custom_id_of
-from batchgen.protocol.request import GenRequest
+
+if TYPE_CHECKING:
+    from batchgen.job.text_check import TextCheck
 
 __all__ = ["LineFault", "Validation"]
-
-_Check = Callable[[GenRequest], RowFault | None]
-"""What is wrong with a request that is well formed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +40,7 @@ class Validation:
 
     config: InputConfig
     models: ModelRule
-    check: _Check | None = None
+    check: TextCheck | None = None
     lines: int = 0
     invalid_lines: int = 0
     warnings: int = 0
@@ -56,16 +56,20 @@ class Validation:
         if model.model is None and model.tokenizer is None:
             return cls(config, AnyModel() if config.ignore_request_model else FirstNamedModel())
         model = replace(model, model=model_of_run(model, config), load_format="dummy")
-        checkpoint, check = _text_check(model, max_model_len, home)
+        # The description of a model comes with torch.
+        from batchgen.job.text_check import text_check
+
+        checkpoint = find_checkpoint(model, home)
         served = ServedModels(names_of_run(checkpoint, model), checkpoint.name)
-        return cls(config, AnyModel() if config.ignore_request_model else served, check)
+        models = AnyModel() if config.ignore_request_model else served
+        return cls(config, models, text_check(checkpoint, max_model_len))
 
     def faults(self) -> Iterator[LineFault]:
         """Every fault of every line, in order. Memory does not grow with the file.
 
         Raises `UsageError` where the input itself can't be read.
         """
-        with Ledger() as ledger:
+        with Ledger() as ledger, nullcontext() if self.check is None else closing(self.check):
             intake = Intake(Parser(self.config.lenient), self.models)
             for row in open_rows(self.config):
                 custom_id = custom_id_of(row)
@@ -73,7 +77,7 @@ class Validation:
                 parsed = intake.take(row, first)
                 faults = parsed.faults
                 if parsed.request is not None and self.check is not None:
-                    found = self.check(parsed.request)
+                    found = self.check.fault(parsed.request)
                     faults = () if found is None else (as_sent(row.data, found),)
                 self.lines += 1
                 if not faults and not parsed.warnings:
@@ -83,23 +87,3 @@ class Validation:
                 self.by_code.update(fault.code for fault in faults)
                 yield from (LineFault(row.line, custom_id, fault) for fault in faults)
                 yield from (LineFault(row.line, custom_id, fault, warning=True) for fault in parsed.warnings)
-
-
-def _text_check(model: ModelConfig, max_model_len: int | None, home: Path) -> tuple[Checkpoint, _Check]:
-    """The model, and what its tokenizer, its template and its context length have against a request."""
-    # The description of a model comes with torch.
-    from batchgen.model.spec import read_spec
-    from batchgen.text.prompt import Prompter
-    from batchgen.text.template import load_template
-    from batchgen.text.tokenizer import load_tokenizer
-
-    checkpoint = find_checkpoint(model, home)
-    spec = read_spec(checkpoint.config)
-    context = min(spec.context_length, max_model_len or spec.context_length)
-    prompter = Prompter(load_tokenizer(checkpoint), load_template(checkpoint), spec.vocab_size, context)
-
-    def check(request: GenRequest) -> RowFault | None:
-        encoded = prompter.encode(request)
-        return encoded if isinstance(encoded, RowFault) else None
-
-    return checkpoint, check

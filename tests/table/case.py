@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -41,8 +41,8 @@ class Case:
     choices: int | None = 1
     effective: Mapping[str, Any] = field(default_factory=dict)
     """Stands in the effective values."""
-    sees: Mapping[str, Any] = field(default_factory=dict)
-    """Stands in the first choice."""
+    check: Callable[[Mapping[str, Any]], bool] | None = None
+    """Whether the response body is as it should be."""
 
 
 def line(name: str, data: Any, **expected: Any) -> Case:
