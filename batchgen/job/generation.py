@@ -31,6 +31,7 @@ from batchgen.text.grammar import Grammars
 from batchgen.text.sampling import SamplingDefaults
 from batchgen.text.schema_check import SchemaChecks
 from batchgen.text.tokenizer import end_token_ids
+from batchgen.text.tools import Tools
 
 __all__ = ["Generation", "load"]
 
@@ -155,6 +156,7 @@ def _frontend(config: JobConfig, loaded: LoadedEngine, responder: Responder) -> 
         sampling=sampling,
         grammars=Grammars(tokenizer, sampling.end_ids, loaded.vocab_size),
         schemas=SchemaChecks(),
+        tools=Tools.of_model(loaded.prompter.template, tokenizer),
         responder=responder,
         model=checkpoint.name,
         served=None if config.input.ignore_request_model else names_of_run(checkpoint, config.model),

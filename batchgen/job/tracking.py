@@ -27,6 +27,7 @@ from batchgen.text.prompt import Prompter
 from batchgen.text.sampling import ResolvedSampling, SamplingDefaults
 from batchgen.text.schema_check import SchemaChecks
 from batchgen.text.tokenizer import Tokenizer
+from batchgen.text.tools import Tools, tools_of
 
 __all__ = ["Frontend", "Tracker"]
 
@@ -50,6 +51,7 @@ class Frontend:
     sampling: SamplingDefaults
     grammars: Grammars
     schemas: SchemaChecks
+    tools: Tools
     responder: Responder
     model: str
     """Name shown in responses."""
@@ -206,6 +208,7 @@ class Tracker:
         encoded = read.encoded.result()
         if isinstance(encoded, RowFault):
             return encoded
+        request = self._frontend.tools.prepared(request)
         guide = None if request.constraint is None else self._frontend.grammars.compile(request.constraint)
         return guide if isinstance(guide, RowFault) else (request, encoded, guide)
 
@@ -234,7 +237,10 @@ class Tracker:
         if stop_reason is None and finish_reason == "stop" and sequence.output[-1] in sampling.stop_token_ids:
             stop_reason = sequence.output[-1]
         self._check(pending, sequence, text)
-        return Choice(index, text, finish_reason, len(sequence.output), stop_reason)
+        tools = tools_of(pending.request) if finish_reason == "stop" else None
+        content, calls = (text, ()) if tools is None else self._frontend.tools.read(tools, text)
+        finish_reason = "tool_calls" if calls else finish_reason
+        return Choice(index, content, finish_reason, len(sequence.output), stop_reason, calls)
 
     def _check(self, pending: _Pending, sequence: Sequence, text: str) -> None:
         """See whether a constrained answer is what was asked for, as far as it goes."""

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from batchgen.protocol.faults import Code, RowFault
-from batchgen.protocol.request import Endpoint
+from batchgen.protocol.request import Endpoint, GenRequest
 from batchgen.protocol.result import Choice, Completion, ResultRow
 
 __all__ = ["Responder", "row_id"]
@@ -62,7 +62,7 @@ class Responder:
             "object": "chat.completion" if chat else "text_completion",
             "created": self.created,
             "model": completion.model,
-            "choices": [_chat_choice(c) if chat else _text_choice(c) for c in completion.choices],
+            "choices": [self._chat_choice(request, c) if chat else _text_choice(c) for c in completion.choices],
             "usage": {
                 "prompt_tokens": completion.prompt_tokens,
                 "completion_tokens": completion_tokens,
@@ -75,15 +75,24 @@ class Responder:
             body["batchgen"] = {name: note for name, note in notes.items() if note}
         return body
 
+    def _chat_choice(self, request: GenRequest, choice: Choice) -> dict[str, Any]:
+        message: dict[str, Any] = {"role": "assistant", "content": choice.text, "refusal": None}
+        if choice.tool_calls:
+            row = row_id(self.run_id, request.line, request.custom_id)
+            message["tool_calls"] = [
+                {
+                    "id": f"call_{row}_{choice.index}_{number}",
+                    "type": "function",
+                    "function": {"name": call.name, "arguments": call.arguments},
+                }
+                for number, call in enumerate(choice.tool_calls)
+            ]
+        return {"index": choice.index, "message": message, "logprobs": None, **_ending(choice)}
+
 
 def row_id(run_id: str, line: int, custom_id: str | None) -> str:
     """24 hex digits that name a row of a run."""
     return hashlib.blake2b(f"{run_id}\0{line}\0{custom_id}".encode("utf-8", "replace"), digest_size=12).hexdigest()
-
-
-def _chat_choice(choice: Choice) -> dict[str, Any]:
-    message = {"role": "assistant", "content": choice.text, "refusal": None}
-    return {"index": choice.index, "message": message, "logprobs": None, **_ending(choice)}
 
 
 def _text_choice(choice: Choice) -> dict[str, Any]:

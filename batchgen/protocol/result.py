@@ -9,7 +9,16 @@ from typing import Any
 from batchgen.protocol.faults import RowFault
 from batchgen.protocol.request import GenRequest
 
-__all__ = ["Choice", "Completion", "ResultRow"]
+__all__ = ["Choice", "Completion", "ResultRow", "ToolCall"]
+
+
+@dataclass(frozen=True, slots=True)
+class ToolCall:
+    """A call of a tool."""
+
+    name: str
+    arguments: str
+    """JSON text of an object."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,12 +26,14 @@ class Choice:
     """One generated answer."""
 
     index: int
-    text: str
+    text: str | None
+    """None where the answer is tool calls alone."""
     finish_reason: str
-    """stop or length."""
+    """stop, length or tool_calls."""
     completion_tokens: int
     stop_reason: str | int | None = None
     """The stop string or the token of `stop_token_ids` that ended it; None for the model's own end."""
+    tool_calls: tuple[ToolCall, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -91,9 +91,6 @@ class Prompter:
 
 def _unused(prompt: ChatPrompt, template: ChatTemplate) -> RowFault | None:
     """A fault where the template would leave out what the model is to read."""
-    if prompt.tools is not None and prompt.tools.mode == "required":
-        message = "a call that must be made is not supported yet; send tool_choice auto"
-        return RowFault(Code.UNSUPPORTED_PARAMETER, message, "body.tool_choice")
     tools = prompt.tools is not None and prompt.tools.mode != "none"
     for name, given in (("tools", tools), ("documents", bool(prompt.documents))):
         if given and not template.names(name):

@@ -44,7 +44,7 @@ class ChatTemplate:
                 f"the chat template cannot be compiled: line {error.lineno}: {error.message}; "
                 "give another with --chat-template"
             ) from error
-        self._source = source
+        self.source = source
         self._variables = dict(variables)
 
     def render(
@@ -68,7 +68,7 @@ class ChatTemplate:
 
     def names(self, word: str) -> bool:
         """Whether the template speaks of a role or a variable."""
-        return re.search(rf"\b{word}\b", self._source) is not None
+        return re.search(rf"\b{word}\b", self.source) is not None
 
     @cached_property
     def takes_text(self) -> bool:

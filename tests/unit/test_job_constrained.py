@@ -106,12 +106,50 @@ def check_mixed(model: str, home: Path, tmp_path: Path) -> None:
     assert bodies["refused"]["error"]["code"] == "invalid_json_schema"
 
 
-def test_on_a_tiny_model(tiny_model: Path, tmp_path: Path) -> None:
+@pytest.fixture
+def ending_model(tiny_model: Path, tmp_path: Path) -> Path:
+    """The tiny model with an end token, a row for each of its tokens, and a template of Hermes's kind."""
     model = shutil.copytree(tiny_model, tmp_path / "tiny")
     config = json.loads((model / "tokenizer_config.json").read_text(encoding="utf-8"))
-    (model / "tokenizer_config.json").write_text(json.dumps(config | {"eos_token": "</s>"}), encoding="utf-8")
+    config |= {"eos_token": "</s>", "chat_template": "{# tools: <tool_call> #}" + config["chat_template"]}
+    (model / "tokenizer_config.json").write_text(json.dumps(config), encoding="utf-8")
     byte_level(vocab_size=307).save(str(model / "tokenizer.json"))
-    check_mixed(str(model), tmp_path, tmp_path)
+    return model
+
+
+def test_on_a_tiny_model(ending_model: Path, tmp_path: Path) -> None:
+    check_mixed(str(ending_model), tmp_path, tmp_path)
+
+
+def test_tool_calls(ending_model: Path, tmp_path: Path) -> None:
+    age = {"properties": {"age": {"enum": [1, 2]}}, "required": ["age"], "additionalProperties": False}
+    tools = [{"type": "function", "function": {"name": "greet", "parameters": {"type": "object", **age}}}]
+    named = {"type": "function", "function": {"name": "greet"}}
+    once = {"tool_choice": "required", "parallel_tool_calls": False}
+    rows = [
+        line("must", chat=True, tools=tools, n=2, max_tokens=99, **once),
+        line("named", chat=True, tools=tools, tool_choice=named, max_tokens=99),
+        line("cut", chat=True, tools=tools, tool_choice=named, max_tokens=5),
+        line("may", chat=True, tools=tools, max_tokens=5),
+        line("none", chat=True, tools=tools, tool_choice="none", max_tokens=5),
+    ]
+    found = answers(rows, str(ending_model), tmp_path, tmp_path / "first")
+    bodies = {name: ChatCompletion.model_validate(body) for name, body in found.items()}
+    called = [*bodies["must"].choices, *bodies["named"].choices]
+    ids = []
+    for choice in called:
+        assert (choice.finish_reason, choice.message.content) == ("tool_calls", None)
+        assert choice.message.tool_calls is not None
+        (call,) = choice.message.tool_calls
+        assert call.type == "function"
+        assert call.function.name == "greet"
+        jsonschema.validate(json.loads(call.function.arguments), age)
+        ids.append(call.id)
+    assert len(set(ids)) == len(called)
+    for name in ("cut", "may", "none"):
+        (choice,) = bodies[name].choices
+        assert (choice.finish_reason, choice.message.tool_calls) == ("length", None)
+    assert (bodies["cut"].choices[0].message.content or "").startswith("<tool")
 
 
 def test_a_model_that_cannot_be_constrained_says_so(tiny_model: Path, tmp_path: Path) -> None:

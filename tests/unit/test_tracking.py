@@ -20,6 +20,7 @@ from batchgen.text.prompt import Prompter
 from batchgen.text.sampling import ResolvedSampling, SamplingDefaults
 from batchgen.text.schema_check import SchemaChecks
 from batchgen.text.tokenizer import Tokenizer
+from batchgen.text.tools import Tools
 
 
 def frontend() -> Frontend:
@@ -35,6 +36,7 @@ def frontend() -> Frontend:
         sampling=cast("SamplingDefaults", SimpleNamespace(resolve=resolve)),
         grammars=cast("Grammars", None),
         schemas=SchemaChecks(),
+        tools=Tools(tagged=False, special_tags=False),
         responder=Responder("run", 0),
         model="m",
         served=None,
