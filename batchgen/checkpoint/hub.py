@@ -29,6 +29,8 @@ def download(repository: str, revision: str | None, *, with_weights: bool) -> Pa
     patterns = [*_TEXT_FILES, *(["*.safetensors"] if with_weights else [])]
     try:
         folder = snapshot_download(repository, revision=revision, allow_patterns=patterns, ignore_patterns=["*/*"])
+        if (Path(folder) / "modules.json").is_file():
+            snapshot_download(repository, revision=revision, allow_patterns=["*_Pooling/config.json"])
     except GatedRepoError as error:
         raise ModelNotFoundError(
             f"the hub gives {repository} only to those who accepted its terms: do so, then log in with `hf auth login`"

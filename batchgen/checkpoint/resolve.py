@@ -18,6 +18,7 @@ from batchgen.checkpoint.folder import (
     tokenizer_in,
 )
 from batchgen.checkpoint.gguf_import import import_header, import_tokenizer
+from batchgen.checkpoint.pooling import read_pooling
 from batchgen.checkpoint.types import Checkpoint, NoWeights, Weights
 from batchgen.errors import ModelNotFoundError, UsageError
 
@@ -43,6 +44,7 @@ class _ModelParts:
     generation_config: Mapping[str, Any]
     weights: Weights
     fingerprint: str
+    pooling: str = "last"
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +91,7 @@ def resolve(
         chat_template=text.chat_template if chat_template is None else _given_template(chat_template),
         weights=model.weights,
         fingerprint=fingerprint,
+        pooling=model.pooling,
     )
 
 
@@ -146,7 +149,8 @@ def _read_model(place: _Place, cache: Path, load_format: LoadFormat) -> _ModelPa
         )
     if load_format == "dummy":
         weights, fingerprint = NoWeights(), f"dummy {fingerprint}"
-    return _ModelParts(config, generation_config, weights, fingerprint)
+    pooling = read_pooling(place.path) if place.path.is_dir() else "last"
+    return _ModelParts(config, generation_config, weights, fingerprint, pooling)
 
 
 def _read_text(place: _Place, cache: Path) -> _TextParts:

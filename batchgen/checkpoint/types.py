@@ -69,3 +69,5 @@ class Checkpoint:
     weights: Weights
     fingerprint: str
     """Identifies revision or file contents: equal for equal weights and tokenizer."""
+    pooling: str = "last"
+    """How embeddings are made of hidden states: `last`, `mean`, or the name of a way that we don't go."""

@@ -367,6 +367,6 @@ def _is_complete(sequence: Sequence) -> bool:
 def _finish_reason(sequence: Sequence, token: int) -> FinishReason | None:
     found = sequence.probe is not None and sequence.probe.push(token)
     params, generated = sequence.params, len(sequence.output)
-    if generated >= params.min_tokens and (found or token in params.stop_token_ids):
+    if generated > params.min_tokens and (found or token in params.stop_token_ids):
         return FinishReason.STOP
     return FinishReason.LENGTH if generated == params.max_tokens else None

@@ -36,6 +36,7 @@ def settings_of(config: JobConfig, checkpoint: Checkpoint) -> dict[str, Any]:
     settings = {
         "model": checkpoint.name,
         "checkpoint": checkpoint.fingerprint,
+        "pooling": checkpoint.pooling,
         "chat_template": None if template is None else hashlib.sha256(template.encode()).hexdigest(),
         "generation_config": dict(checkpoint.generation_config),
         "response_as": config.output.response_as,

@@ -147,8 +147,6 @@ def _frontend(config: JobConfig, loaded: LoadedEngine, responder: Responder) -> 
     sampling = SamplingDefaults(
         checkpoint.generation_config, end_token_ids(checkpoint, tokenizer), max_model_len, config.engine.seed
     )
-    for name, value in sampling.unsupported().items():
-        _logger.warning("the model's generation_config asks for %s=%s, which is not supported yet", name, value)
     return Frontend(
         parser=Parser(config.input.lenient),
         tokenizer=tokenizer,

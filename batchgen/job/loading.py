@@ -25,6 +25,7 @@ from batchgen.job.finding import find_checkpoint
 from batchgen.model.runner import Runner, load_runner
 from batchgen.protocol.faults import RowFault
 from batchgen.protocol.request import ChatPrompt, Endpoint, GenRequest, Prompt
+from batchgen.text.embedding import EmbeddingSpec
 from batchgen.text.prompt import Prompter
 from batchgen.text.template import load_template
 from batchgen.text.tokenizer import Tokenizer, load_tokenizer
@@ -120,7 +121,8 @@ class LoadedEngine:
 def load_engine(checkpoint: Checkpoint, config: EngineConfig) -> LoadedEngine:
     """Load a checkpoint's tokenizer and weights."""
     tokenizer, runner = load_tokenizer(checkpoint), load_runner(checkpoint, config)
-    prompter = Prompter(tokenizer, load_template(checkpoint), runner.vocab_size, runner.max_model_len)
+    embedding = EmbeddingSpec(runner.hidden_size, checkpoint.pooling)
+    prompter = Prompter(tokenizer, load_template(checkpoint), runner.vocab_size, runner.max_model_len, embedding)
     return LoadedEngine(checkpoint, tokenizer, prompter, runner, config)
 
 

@@ -24,6 +24,7 @@ from batchgen.model.sizing import size_cache
 from batchgen.model.spec import read_spec
 from batchgen.protocol.faults import RowFault
 from batchgen.protocol.parse import Parser
+from batchgen.text.embedding import EmbeddingSpec
 from batchgen.text.prompt import Prompter
 from batchgen.text.sampling import SamplingDefaults
 from batchgen.text.template import load_template
@@ -109,7 +110,8 @@ def look_ahead(source: InputConfig, model: ModelConfig, engine: EngineConfig, ho
     precision = precisions.linears
     size = size_cache(spec, engine, precisions, free_memory())
     tokenizer = load_tokenizer(checkpoint)
-    prompter = Prompter(tokenizer, load_template(checkpoint), spec.vocab_size, size.max_model_len)
+    embedding = EmbeddingSpec(spec.hidden, checkpoint.pooling)
+    prompter = Prompter(tokenizer, load_template(checkpoint), spec.vocab_size, size.max_model_len, embedding)
     ends = end_token_ids(checkpoint, tokenizer)
     sampling = SamplingDefaults(checkpoint.generation_config, ends, size.max_model_len, engine.seed)
     kernels = kernels_of(engine)
@@ -153,7 +155,7 @@ def _sequences(
         longest = LongPrompt(max(lengths), row.line, request.custom_id)
         outlook.longest = nlargest(_LONGEST, (*outlook.longest, longest))
         for index, params in enumerate(sampling.resolve(request, lengths).params):
-            prompt = encoded[index // request.n]
+            prompt = encoded[index // request.samples]
             outlook.sequences += 1
             outlook.prompt_tokens += len(prompt)
             outlook.work += work_of_output(len(prompt), params.max_tokens)

@@ -8,6 +8,7 @@ from batchgen.checkpoint.types import Checkpoint
 from batchgen.model.spec import read_spec
 from batchgen.protocol.faults import RowFault
 from batchgen.protocol.request import GenRequest
+from batchgen.text.embedding import EmbeddingSpec
 from batchgen.text.grammar import Grammars
 from batchgen.text.prompt import Prompter
 from batchgen.text.template import load_template
@@ -44,6 +45,7 @@ def text_check(checkpoint: Checkpoint, max_model_len: int | None) -> TextCheck:
     """The check for a model. Raises `UnsupportedModelError` for one that we don't run."""
     spec, tokenizer = read_spec(checkpoint.config), load_tokenizer(checkpoint)
     context = min(spec.context_length, max_model_len or spec.context_length)
-    prompter = Prompter(tokenizer, load_template(checkpoint), spec.vocab_size, context)
+    embedding = EmbeddingSpec(spec.hidden, checkpoint.pooling)
+    prompter = Prompter(tokenizer, load_template(checkpoint), spec.vocab_size, context, embedding)
     ends = end_token_ids(checkpoint, tokenizer)
     return TextCheck(prompter, None if tokenizer is None else Grammars(tokenizer, ends, spec.vocab_size))

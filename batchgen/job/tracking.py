@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 
 from batchgen.core.scheduler import Refusal
 from batchgen.core.sequence import Sequence
+from batchgen.job.answers import choice_logprobs, embeddings, mean_logprob, prompt_scores, shown_choices
 from batchgen.job.arrivals import Arrival
 from batchgen.job.intake import AnyModel, Intake, ServedModels
 from batchgen.job.twins import Twins, digest_of
@@ -70,8 +71,11 @@ class _Pending:
     prompt_lengths: list[int]
     left: int
     choices: dict[int, Choice] = field(default_factory=dict)
-    cached: dict[int, int] = field(default_factory=dict)
-    """Cached tokens of each prompt, as its first sample found them."""
+    """One for each sample."""
+    means: dict[int, float] = field(default_factory=dict)
+    """Mean log-probability of each sample."""
+    firsts: dict[int, Sequence] = field(default_factory=dict)
+    """The first sample of each prompt."""
     fault: RowFault | None = None
     warnings: tuple[str, ...] = ()
 
@@ -143,8 +147,10 @@ class Tracker:
         self._twins.ended(sequence.seq_id)
         for pending, index in self._owners.pop(sequence.seq_id):
             pending.choices[index] = self._choice(pending, index, sequence)
-            if index % pending.request.n == 0:
-                pending.cached[index // pending.request.n] = sequence.cached
+            pending.means[index] = mean_logprob(sequence)
+            prompt, sample = divmod(index, pending.request.samples)
+            if sample == 0:
+                pending.firsts[prompt] = sequence
             self._done(pending)
 
     def refused(self, refusal: Refusal) -> None:
@@ -188,13 +194,15 @@ class Tracker:
         sequences, digest = [], digest_of(request)
         prompts = [array("I", ids) for ids in encoded]  # a tenth of a list's memory
         for index, params in enumerate(resolved.params):
-            leader = self._twins.lead(digest, index // request.n, params, self._next_id)
+            leader = self._twins.lead(digest, index // request.samples, params, self._next_id)
             self._owners.setdefault(leader, []).append((pending, index))
             if leader != self._next_id:
                 continue
             probe = watcher(self._frontend.tokenizer, request.sampling, params)
-            prompt = prompts[index // request.n]
-            sequences.append(Sequence(self._next_id, prompt, params, probe, None if guide is None else guide()))
+            prompt = prompts[index // request.samples]
+            pooling = None if request.embedding is None else self._frontend.prompter.embedding.pooling
+            grammar = None if guide is None else guide()
+            sequences.append(Sequence(self._next_id, prompt, params, probe, grammar, pooling))
             self._next_id += 1
         return sequences
 
@@ -240,7 +248,8 @@ class Tracker:
         tools = tools_of(pending.request) if finish_reason == "stop" else None
         content, calls = (text, ()) if tools is None else self._frontend.tools.read(tools, text)
         finish_reason = "tool_calls" if calls else finish_reason
-        return Choice(index, content, finish_reason, len(sequence.output), stop_reason, calls)
+        logprobs = choice_logprobs(self._frontend.tokenizer, pending.request, sequence)
+        return Choice(index, content, finish_reason, len(sequence.output), stop_reason, calls, logprobs)
 
     def _check(self, pending: _Pending, sequence: Sequence, text: str) -> None:
         """See whether a constrained answer is what was asked for, as far as it goes."""
@@ -262,14 +271,18 @@ class Tracker:
         request, responder = pending.request, self._frontend.responder
         if pending.fault is not None:
             row = responder.refused(request.line, request.custom_id, pending.fault, request.extra)
+        elif request.embedding is not None:
+            row = responder.embedded(embeddings(request, self._frontend.model, pending.firsts))
         else:
             row = responder.completed(
                 Completion(
                     request=request,
                     model=self._frontend.model,
-                    choices=tuple(pending.choices[index] for index in sorted(pending.choices)),
+                    choices=shown_choices(request, pending.choices, pending.means),
                     prompt_tokens=sum(pending.prompt_lengths),
-                    cached_tokens=sum(pending.cached.values()),
+                    completion_tokens=sum(choice.completion_tokens for choice in pending.choices.values()),
+                    cached_tokens=sum(sequence.cached for sequence in pending.firsts.values()),
+                    prompts=prompt_scores(self._frontend.tokenizer, request, pending.firsts),
                     effective=pending.resolved.effective,
                     warnings=pending.warnings,
                 )

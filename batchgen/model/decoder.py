@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import numpy as np
+import numpy.typing as npt
 import torch
 
 from batchgen.model.precision import Precisions
@@ -13,10 +15,36 @@ from batchgen.model.spec import DecoderSpec, LayerSpec
 from batchgen.model.weights import WeightSource
 from batchgen_kernels.ops import Buffer, Extent, LinearWeight, Operand, Precision, Program, RotaryTable
 
-__all__ = ["Split", "record_decoder"]
+__all__ = ["Decoder", "FinalNorm", "Split", "record_decoder"]
 
 _INT8_BLOCK = 64
 """int8 needs input widths that are multiples of this; others stay float32."""
+
+
+@dataclass(frozen=True, slots=True)
+class FinalNorm:
+    """The norm after the last layer, for hidden states that are read themselves."""
+
+    weight: npt.NDArray[np.float64]
+    """[H]"""
+    eps: float
+
+    def apply(self, state: npt.NDArray[np.float32]) -> npt.NDArray[np.float64]:
+        """RMSNorm of one state [H], in float64."""
+        x = state.astype(np.float64)
+        normed: npt.NDArray[np.float64] = x / np.sqrt(np.square(x).mean() + self.eps) * self.weight
+        return normed
+
+
+@dataclass(frozen=True, slots=True)
+class Decoder:
+    """What a recorded decoder leaves behind after each run."""
+
+    logits: Buffer
+    """[R, vocab_size]"""
+    residual: Buffer
+    """[T, H]: each token's state after the last layer, before the norm."""
+    norm: FinalNorm
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,8 +64,8 @@ def record_decoder(
     precisions: Precisions,
     positions: int,
     split: Split | None = None,
-) -> Buffer:
-    """Record the decoder for sequences of up to `positions` tokens; returns its logits, [R, vocab_size].
+) -> Decoder:
+    """Record the decoder for sequences of up to `positions` tokens.
 
     Weights are read, packed and dropped one layer at a time. With a split, each process computes some of the heads and
     of the MLP's columns, and the whole embedding and head.
@@ -68,7 +96,7 @@ class _Recorder:
         self.gated = self._operand(spec.intermediate, Extent.TOKENS)
         self.branch = program.buffer(spec.hidden, Extent.TOKENS) if spec.sandwich else None
 
-    def record(self) -> Buffer:
+    def record(self) -> Decoder:
         program, spec = self.program, self.spec
         table = self.weights.tensor("model.embed_tokens.weight", (spec.vocab_size, spec.hidden))
         program.embed(table, spec.embed_scale, self.residual)
@@ -78,10 +106,11 @@ class _Recorder:
         normed = self._operand(spec.hidden, Extent.ROWS)
         logits = program.buffer(spec.vocab_size, Extent.ROWS)
         program.gather(self.residual, last)
-        program.norm(last, self._norm("model.norm"), spec.eps, normed)
+        norm = self._norm("model.norm")
+        program.norm(last, norm, spec.eps, normed)
         head = table if spec.tied else self.weights.tensor("lm_head.weight", (spec.vocab_size, spec.hidden))
         program.linear(normed, program.linear_weight(head, None, self._precision(spec.hidden)), logits)
-        return logits
+        return Decoder(logits, self.residual, FinalNorm(norm.double().numpy(), spec.eps))
 
     def _layer(self, name: str, layer: LayerSpec) -> None:
         program, spec = self.program, self.spec

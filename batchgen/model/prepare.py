@@ -11,7 +11,7 @@ from batchgen.checkpoint.types import Checkpoint
 from batchgen.config import EngineConfig
 from batchgen.core.bound import ModelCost
 from batchgen.errors import UsageError
-from batchgen.model.decoder import record_decoder
+from batchgen.model.decoder import Decoder, record_decoder
 from batchgen.model.device import choose_device, choose_dtype
 from batchgen.model.gpu import interpreted, measure, profile_batch, program_name
 from batchgen.model.machine import free_memory, usable_cores
@@ -20,7 +20,7 @@ from batchgen.model.precision import Precisions, precisions_of
 from batchgen.model.sizing import CacheSize, fit_cache, shape_of, size_cache, wanted_length
 from batchgen.model.spec import DecoderSpec, read_spec
 from batchgen.model.weights import WeightSource, open_weights
-from batchgen_kernels.ops import Buffer, Program, Shape
+from batchgen_kernels.ops import Program, Shape
 from batchgen_kernels.reference import TorchProgram
 
 __all__ = ["Prepared", "kernels_of", "open_program", "prepare"]
@@ -33,7 +33,7 @@ class Prepared:
     """A program, ready to run."""
 
     program: Program
-    logits: Buffer
+    decoder: Decoder
     size: CacheSize
     kernels_name: str
     """What computes: `torch`, `native` or `triton`, and on what."""
@@ -80,8 +80,8 @@ class _Loading:
         free = free_memory() // self.ranks.size
         size = self.ranks.agree(size_cache(self.spec, self.config, self.precisions, free))
         program, name = open_program(size.shape, self.config, self.ranks)
-        logits = self._record(program, size.max_model_len, self.precisions)
-        return self._prepared(program, logits, size, name, torch.float32, self.precisions)
+        decoder = self._record(program, size.max_model_len, self.precisions)
+        return self._prepared(program, decoder, size, name, torch.float32, self.precisions)
 
     def with_triton(self, device: torch.device) -> Prepared:
         """Record over a small cache, measure what a full step takes, and size the cache by that."""
@@ -98,7 +98,7 @@ class _Loading:
         blocks = -(-config.max_num_batched_tokens // config.block_size) + config.max_num_seqs
         trial = shape_of(config, blocks, length)
         program = TritonProgram(trial, device, dtype)
-        logits = self._record(program, length, precisions)
+        decoder = self._record(program, length, precisions)
         memory = measure(lambda: program.run(profile_batch(trial, length)), device)
         token_bytes = spec.kv_bytes_per_token("float32") * dtype.itemsize // torch.float32.itemsize
         budget = memory.left(config.gpu_memory_utilization) + trial.num_blocks * trial.block_size * token_bytes
@@ -106,16 +106,16 @@ class _Loading:
             budget = config.kv_cache_memory
         size = self.ranks.agree(fit_cache(spec, config, budget, token_bytes))
         program.resize_caches(size.shape.num_blocks)
-        return self._prepared(program, logits, size, program_name(device, dtype), dtype, precisions)
+        return self._prepared(program, decoder, size, program_name(device, dtype), dtype, precisions)
 
-    def _record(self, program: Program, positions: int, precisions: Precisions) -> Buffer:
+    def _record(self, program: Program, positions: int, precisions: Precisions) -> Decoder:
         split = self.ranks.split(program)
         return record_decoder(program, self.spec, self.weights, precisions, positions, split)
 
     def _prepared(
         self,
         program: Program,
-        logits: Buffer,
+        decoder: Decoder,
         size: CacheSize,
         name: str,
         dtype: torch.dtype,
@@ -127,7 +127,7 @@ class _Loading:
             for precision in (precisions.linears, precisions.kv_cache)
         )
         threads, cost = _threads(self.config, self.ranks), self.whole.cost(precisions.linears)
-        return Prepared(program, logits, size, name + shared, linears, kv_cache, threads, cost)
+        return Prepared(program, decoder, size, name + shared, linears, kv_cache, threads, cost)
 
 
 def kernels_of(config: EngineConfig) -> str:

@@ -9,11 +9,13 @@ from batchgen.checkpoint.types import Checkpoint
 from batchgen.config import EngineConfig
 from batchgen.core.step import Capacity, StepPlan, StepResult
 from batchgen.model.batch import make_batch
+from batchgen.model.decoder import Decoder
 from batchgen.model.device import choose_device
 from batchgen.model.parallel import Ranks, Team
+from batchgen.model.pooling import read_pooled
 from batchgen.model.prepare import Prepared, prepare
 from batchgen.model.sampling import read_logprobs, sampling_rows
-from batchgen_kernels.ops import Buffer, Replayed
+from batchgen_kernels.ops import Replayed
 
 __all__ = ["Runner", "load_runner"]
 
@@ -25,7 +27,7 @@ class Runner:
         """`team`: the processes that share the model with this one."""
         shape = prepared.size.shape
         self._program: Replayed | None = prepared.program if team is None else team.leader(prepared.program)
-        self._logits: Buffer | None = prepared.logits
+        self._decoder: Decoder | None = prepared.decoder
         self._team = team
         self._block_size = shape.block_size
         self._capacity = Capacity(
@@ -50,7 +52,8 @@ class Runner:
         """What the model asks of the machine."""
         self.kernel_s = 0.0
         """Seconds spent in kernels so far."""
-        self.vocab_size = prepared.logits.width
+        self.vocab_size = prepared.decoder.logits.width
+        self.hidden_size = prepared.decoder.residual.width
 
     @property
     def capacity(self) -> Capacity:
@@ -59,22 +62,28 @@ class Runner:
 
     def execute(self, plan: StepPlan) -> StepResult:
         """Compute the plan and choose the next tokens."""
-        if self._program is None or self._logits is None:
+        program, decoder = self._program, self._decoder
+        if program is None or decoder is None:
             raise RuntimeError("the runner is closed")
         batch = make_batch(plan, self._block_size)
-        rows = sampling_rows(plan, self.vocab_size) if plan.sampled else None
         began = time.perf_counter()
         for copy in plan.copies:
-            self._program.copy_block(copy.source, copy.target)
-        self._program.run(batch)
-        tokens = [] if rows is None else self._program.sample(self._logits, rows).tolist()
+            program.copy_block(copy.source, copy.target)
+        program.run(batch)
         self.kernel_s += time.perf_counter() - began
-        logprobs, scores = read_logprobs(self._program, self._logits, plan, tokens)
-        return StepResult(tokens, logprobs, scores)
+        tokens: list[int] = []
+        if plan.sampled:
+            # Made only now: the guides have had all that time for their masks.
+            rows = sampling_rows(plan, self.vocab_size)
+            began = time.perf_counter()
+            tokens = program.sample(decoder.logits, rows).tolist()
+            self.kernel_s += time.perf_counter() - began
+        logprobs, scores = read_logprobs(program, decoder.logits, plan, tokens)
+        return StepResult(tokens, logprobs, scores, read_pooled(decoder, plan))
 
     def close(self) -> None:
         """Give back weights, keys and values, and end the other processes."""
-        self._program = self._logits = None
+        self._program = self._decoder = None
         if self._team is not None:
             self._team.close()
             self._team = None

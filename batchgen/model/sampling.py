@@ -35,11 +35,12 @@ def sampling_rows(plan: StepPlan, vocab_size: int) -> SamplingRows:
 
 def _changes(plan: StepPlan, params: SequenceOf[SamplingParams], vocab_size: int) -> LogitChanges | None:
     sampled = plan.sampled
-    masks = [None if s.guide is None else s.guide.mask() for s in sampled]
-    biases = [list(_biases(s, p, vocab_size)) for s, p in zip(sampled, params, strict=True)]
-    counts = [s.counts for s in sampled]
-    if not (any(masks) or any(biases) or any(counts)):
+    pairs = list(zip(sampled, params, strict=True))
+    if not any(s.guide or s.counts or s.banned or p.logit_bias for s, p in pairs):
         return None
+    masks = [None if s.guide is None else s.guide.mask() for s in sampled]
+    biases = [list(_biases(s, p, vocab_size)) for s, p in pairs]
+    counts = [s.counts for s in sampled]
     given = [mask for mask in masks if mask is not None]
     numbers = iter(range(len(given)))
     return LogitChanges(

@@ -5,24 +5,25 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import Discriminator, Field, Tag, model_validator
+from pydantic import BeforeValidator, Discriminator, Field, Tag, model_validator
 
 from batchgen.protocol.constraints import ConstraintBody
 from batchgen.protocol.messages import (
     MESSAGE_TAGS,
     Document,
     Message,
+    Shape,
     TemplateVariables,
     Tool,
     ToolChoice,
     inconsistent,
 )
 
-__all__ = ["TAGS", "ChatBody", "CompletionBody", "SamplingBody"]
+__all__ = ["TAGS", "ChatBody", "CompletionBody", "EmbeddingBody", "SamplingBody"]
 
-_TEXT, _TEXTS, _IDS, _ID_LISTS = "<text>", "<texts>", "<ids>", "<id lists>"
-TAGS = frozenset({_TEXT, _TEXTS, _IDS, _ID_LISTS}) | MESSAGE_TAGS
-"""Which form a value has. They stand in the location of an error, beside the names of fields."""
+_TEXT, _TEXTS, _IDS, _ID_LISTS, _KEY = "<text>", "<texts>", "<ids>", "<id lists>", "[key]"
+TAGS = frozenset({_TEXT, _TEXTS, _IDS, _ID_LISTS, _KEY}) | MESSAGE_TAGS
+"""Which form a value has, or that it is a key. They stand in the location of an error, beside the names of fields."""
 
 
 def _form_of_prompt(value: Any) -> str | None:
@@ -46,12 +47,22 @@ def _text_or(form: str, wanted: str) -> Discriminator:
     return Discriminator(form_of, custom_error_type="form_type", custom_error_message=wanted)
 
 
+def _unless_false(value: Any) -> Any:
+    # What a chat means by false, a completion says with null.
+    return None if value is False else value
+
+
 TokenId = Annotated[int, Field(ge=0)]
 # Of a list that a program made the first fault is enough: a long one could have millions.
 Ids = Annotated[list[TokenId], Field(min_length=1, fail_fast=True)]
 StopString = Annotated[str, Field(min_length=1)]
-Limit = Annotated[int, Field(ge=1)]
+Limit = Annotated[int, Field(ge=0)]
 Share = Annotated[float, Field(ge=0, le=1)]
+Penalty = Annotated[float, Field(ge=-2, le=2)]
+Top = Annotated[int, Field(ge=0, le=20)]
+"""How many of the most probable tokens."""
+Samples = Annotated[int, Field(ge=1, le=128)]
+Bias = dict[Annotated[str, Field(pattern=r"^(0|[1-9]\d{0,9})$")], Annotated[float, Field(ge=-100, le=100)]]
 
 
 class SamplingBody(ConstraintBody):
@@ -65,7 +76,7 @@ class SamplingBody(ConstraintBody):
     top_k: Annotated[int, Field(ge=-1)] | None = None
     min_p: Share | None = None
     seed: Annotated[int, Field(ge=-(2**63), le=2**63 - 1)] | None = None
-    n: Annotated[int, Field(ge=1, le=128)] = 1
+    n: Samples = 1
     stop: (
         Annotated[
             Annotated[StopString, Tag(_TEXT)]
@@ -78,6 +89,23 @@ class SamplingBody(ConstraintBody):
     ignore_eos: bool = False
     include_stop_str_in_output: bool = False
     skip_special_tokens: bool = True
+    frequency_penalty: Penalty = 0.0
+    presence_penalty: Penalty = 0.0
+    repetition_penalty: Annotated[float, Field(gt=0)] | None = None
+    logit_bias: Bias = Field(default_factory=dict)
+    min_tokens: Annotated[int, Field(ge=0)] = 0
+    prompt_logprobs: Top | None = None
+
+    @model_validator(mode="after")
+    def _limits_agree(self) -> Self:
+        if self.limit is not None and self.min_tokens > self.limit:
+            raise inconsistent("min_tokens", f"must be at most the limit of tokens, {self.limit}")
+        return self
+
+    def _demand_output(self) -> None:
+        if self.limit == 0:
+            name = "max_tokens" if self.max_completion_tokens is None else "max_completion_tokens"
+            raise inconsistent(name, "must be at least 1, found 0; 0 is for completions with echo, to score a prompt")
 
     @property
     def limit(self) -> int | None:
@@ -102,16 +130,26 @@ class ChatBody(SamplingBody):
     chat_template_kwargs: TemplateVariables = Field(default_factory=dict)
     add_generation_prompt: bool | None = None
     continue_final_message: bool = False
+    logprobs: bool = False
+    top_logprobs: Top | None = None
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
+        self._demand_output()
         if self.continue_final_message and self.add_generation_prompt:
             raise inconsistent("continue_final_message", "excludes add_generation_prompt; send one of the two")
         if self.tool_choice not in (None, "none", "auto") and not self.tools:
             raise inconsistent("tool_choice", "needs tools to choose from; send some under tools")
         if self.named_tool is not None and self.named_tool not in {tool.function.name for tool in self.tools}:
             raise inconsistent("tool_choice", f"names {self.named_tool!r}, which is none of the tools")
+        if self.top_logprobs and not self.logprobs:
+            raise inconsistent("top_logprobs", "needs logprobs to be true")
         return self
+
+    @property
+    def wanted_logprobs(self) -> int | None:
+        """How many of the most probable tokens to show beside each one; None: no log-probabilities."""
+        return (self.top_logprobs or 0) if self.logprobs else None
 
     @property
     def named_tool(self) -> str | None:
@@ -119,17 +157,45 @@ class ChatBody(SamplingBody):
         return self.tool_choice["function"]["name"] if isinstance(self.tool_choice, Mapping) else None
 
 
+Prompts = Annotated[
+    Annotated[str, Tag(_TEXT)]
+    | Annotated[Annotated[list[str], Field(min_length=1, fail_fast=True)], Tag(_TEXTS)]
+    | Annotated[Ids, Tag(_IDS)]
+    | Annotated[Annotated[list[Ids], Field(fail_fast=True)], Tag(_ID_LISTS)],
+    Discriminator(
+        _form_of_prompt,
+        custom_error_type="form_type",
+        custom_error_message="must be a string, a list of strings, a list of token ids or a list of such lists",
+    ),
+]
+
+
+class EmbeddingBody(Shape):
+    """The body of /v1/embeddings."""
+
+    model: str | None = None
+    input: Prompts
+    encoding_format: Literal["float", "base64"] = "float"
+    dimensions: Annotated[int, Field(ge=1)] | None = None
+
+
 class CompletionBody(SamplingBody):
     """The body of /v1/completions."""
 
-    prompt: Annotated[
-        Annotated[str, Tag(_TEXT)]
-        | Annotated[Annotated[list[str], Field(min_length=1, fail_fast=True)], Tag(_TEXTS)]
-        | Annotated[Ids, Tag(_IDS)]
-        | Annotated[Annotated[list[Ids], Field(fail_fast=True)], Tag(_ID_LISTS)],
-        Discriminator(
-            _form_of_prompt,
-            custom_error_type="form_type",
-            custom_error_message="must be a string, a list of strings, a list of token ids or a list of such lists",
-        ),
-    ]
+    prompt: Prompts
+    echo: bool = False
+    logprobs: Annotated[Top | None, BeforeValidator(_unless_false)] = None
+    best_of: Samples | None = None
+
+    @model_validator(mode="after")
+    def _samples_and_output(self) -> Self:
+        if not self.echo:
+            self._demand_output()
+        if self.best_of is not None and self.best_of < self.n:
+            raise inconsistent("best_of", f"must be at least n, {self.n}")
+        return self
+
+    @property
+    def wanted_logprobs(self) -> int | None:
+        """How many of the most probable tokens to show beside each one; None: no log-probabilities."""
+        return self.logprobs

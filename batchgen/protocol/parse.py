@@ -14,11 +14,12 @@ from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
 from batchgen.protocol.anthropic_request import BLOCK_TAGS, MessageParams, as_sent, chat_body, is_message_request
-from batchgen.protocol.bodies import TAGS, ChatBody, CompletionBody
+from batchgen.protocol.bodies import TAGS, ChatBody, CompletionBody, EmbeddingBody
 from batchgen.protocol.faults import Code, RowFault
 from batchgen.protocol.parameters import changes_nothing, is_known
 from batchgen.protocol.request import (
     ChatPrompt,
+    EmbeddingRequest,
     Endpoint,
     GenRequest,
     Prompt,
@@ -31,9 +32,11 @@ from batchgen.protocol.request import (
 
 __all__ = ["Parsed", "Parser", "custom_id_of", "model_of", "shortened"]
 
-_BODIES: Mapping[str, type[ChatBody] | type[CompletionBody]] = {
+_Body = ChatBody | CompletionBody | EmbeddingBody
+_BODIES: Mapping[str, type[ChatBody] | type[CompletionBody] | type[EmbeddingBody]] = {
     Endpoint.CHAT: ChatBody,
     Endpoint.COMPLETIONS: CompletionBody,
+    Endpoint.EMBEDDINGS: EmbeddingBody,
 }
 _FIELDS: Mapping[str, frozenset[str]] = {url: frozenset(shape.model_fields) for url, shape in _BODIES.items()}
 _WANTED: Mapping[str, str] = {
@@ -41,6 +44,7 @@ _WANTED: Mapping[str, str] = {
     "extra_forbidden": "is not supported; remove it",
     "finite_number": "must be a finite number",
     "float_type": "must be a number",
+    "greater_than": "must be above {gt}",
     "greater_than_equal": "must be at least {ge}",
     "int_from_float": "must be an integer",
     "int_type": "must be an integer",
@@ -222,9 +226,20 @@ def _unsupported(body: Mapping[str, Any], fields: frozenset[str]) -> Iterator[tu
             yield RowFault(Code.UNSUPPORTED_PARAMETER, message, path), known
 
 
-def _request(row: RawRow, endpoint: Endpoint, body: ChatBody | CompletionBody, sent: Mapping[str, Any]) -> GenRequest:
+def _request(row: RawRow, endpoint: Endpoint, body: _Body, sent: Mapping[str, Any]) -> GenRequest:
     custom_id = custom_id_of(row)
     assert custom_id is not None  # the envelope was checked
+    if isinstance(body, EmbeddingBody):
+        return GenRequest(
+            custom_id=custom_id,
+            line=row.line,
+            endpoint=endpoint,
+            model=body.model,
+            prompts=_prompts(body.input),
+            sampling=SamplingRequest(max_tokens=0),
+            embedding=EmbeddingRequest(body.dimensions, body.encoding_format == "base64"),
+            extra=row.extra,
+        )
     if isinstance(body, ChatBody):
         prompts: tuple[Prompt, ...] = (_chat_prompt(body, sent),)
     else:
@@ -236,21 +251,34 @@ def _request(row: RawRow, endpoint: Endpoint, body: ChatBody | CompletionBody, s
         model=body.model,
         prompts=prompts,
         n=body.n,
-        sampling=SamplingRequest(
-            max_tokens=body.limit,
-            temperature=body.temperature,
-            top_p=body.top_p,
-            top_k=body.top_k,
-            min_p=body.min_p,
-            seed=body.seed,
-            stop=body.stops,
-            stop_token_ids=tuple(body.stop_token_ids),
-            ignore_eos=body.ignore_eos,
-            include_stop_str_in_output=body.include_stop_str_in_output,
-            skip_special_tokens=body.skip_special_tokens,
-        ),
+        best_of=body.best_of if isinstance(body, CompletionBody) and body.best_of != body.n else None,
+        echo=isinstance(body, CompletionBody) and body.echo,
+        sampling=_sampling(body),
         constraint=body.constraint,
         extra=row.extra,
+    )
+
+
+def _sampling(body: ChatBody | CompletionBody) -> SamplingRequest:
+    return SamplingRequest(
+        max_tokens=body.limit,
+        temperature=body.temperature,
+        top_p=body.top_p,
+        top_k=body.top_k,
+        min_p=body.min_p,
+        seed=body.seed,
+        stop=body.stops,
+        stop_token_ids=tuple(body.stop_token_ids),
+        ignore_eos=body.ignore_eos,
+        include_stop_str_in_output=body.include_stop_str_in_output,
+        skip_special_tokens=body.skip_special_tokens,
+        frequency_penalty=body.frequency_penalty,
+        presence_penalty=body.presence_penalty,
+        repetition_penalty=body.repetition_penalty,
+        logit_bias=tuple((int(token), bias) for token, bias in body.logit_bias.items()),
+        min_tokens=body.min_tokens,
+        logprobs=body.wanted_logprobs,
+        prompt_logprobs=body.prompt_logprobs,
     )
 
 

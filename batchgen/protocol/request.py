@@ -12,6 +12,7 @@ from batchgen.protocol.faults import RowFault
 
 __all__ = [
     "ChatPrompt",
+    "EmbeddingRequest",
     "Endpoint",
     "GenRequest",
     "Prompt",
@@ -28,6 +29,7 @@ class Endpoint(StrEnum):
 
     CHAT = "/v1/chat/completions"
     COMPLETIONS = "/v1/completions"
+    EMBEDDINGS = "/v1/embeddings"
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +108,26 @@ class SamplingRequest:
     ignore_eos: bool = False
     include_stop_str_in_output: bool = False
     skip_special_tokens: bool = True
+    frequency_penalty: float = 0.0
+    presence_penalty: float = 0.0
+    repetition_penalty: float | None = None
+    logit_bias: tuple[tuple[int, float], ...] = ()
+    """(token id, what is added to its logit); no id twice."""
+    min_tokens: int = 0
+    logprobs: int | None = None
+    """How many of the most probable tokens to show beside each generated one; None: no log-probabilities."""
+    prompt_logprobs: int | None = None
+    """The same for the tokens of the prompt."""
+
+
+@dataclass(frozen=True, slots=True)
+class EmbeddingRequest:
+    """How an embedding is to be written."""
+
+    dimensions: int | None = None
+    """Keep so many of the first values; None: all."""
+    base64: bool = False
+    """As the base64 of little-endian float32 values instead of a list of numbers."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,9 +143,20 @@ class GenRequest:
     prompts: tuple[Prompt, ...]
     """At least one; a chat request has exactly one."""
     n: int = 1
-    """Samples for each prompt. Choice index = prompt index * n + sample index."""
+    """Answers to each prompt. Choice index = prompt index * n + answer index."""
+    best_of: int | None = None
+    """Make so many and show the n most probable ones; None: make n."""
+    echo: bool = False
+    """Begin each answer with its prompt."""
     sampling: SamplingRequest = SamplingRequest()
     constraint: Constraint | None = None
     """What each answer must look like; None: anything."""
+    embedding: EmbeddingRequest | None = None
+    """The prompts are to be embedded; None: continued. An embedding generates nothing: `sampling.max_tokens` is 0."""
     extra: Mapping[str, Any] = field(default_factory=dict)
     """Pass-through columns of the input row."""
+
+    @property
+    def samples(self) -> int:
+        """Samples to make of each prompt."""
+        return self.n if self.best_of is None else self.best_of

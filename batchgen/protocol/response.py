@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import hashlib
+import sys
+from array import array
+from base64 import b64encode
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from batchgen.protocol.faults import Code, RowFault
+from batchgen.protocol.logprobs import chat_logprobs, completion_logprobs, prompt_logprobs
 from batchgen.protocol.request import Endpoint, GenRequest
-from batchgen.protocol.result import Choice, Completion, ResultRow
+from batchgen.protocol.result import Choice, Completion, Embeddings, PromptScores, ResultRow
 
 __all__ = ["Responder", "row_id"]
 
@@ -25,17 +29,37 @@ class Responder:
     def completed(self, completion: Completion) -> ResultRow:
         """The row of an answered request."""
         request, first = completion.request, completion.choices[0]
-        tokens = sum(choice.completion_tokens for choice in completion.choices)
         return ResultRow(
             custom_id=request.custom_id,
             line=request.line,
             status_code=200,
-            text=first.text,
+            text=None if first.text is None else _prompt_of(completion, first).text + first.text,
             finish_reason=first.finish_reason,
             prompt_tokens=completion.prompt_tokens,
-            completion_tokens=tokens,
+            completion_tokens=completion.completion_tokens,
             cached_tokens=completion.cached_tokens,
-            response=self._body(completion, tokens),
+            response=self._body(completion),
+            extra=request.extra,
+        )
+
+    def embedded(self, embeddings: Embeddings) -> ResultRow:
+        """The row of a request for embeddings."""
+        request, tokens = embeddings.request, embeddings.prompt_tokens
+        assert request.embedding is not None
+        written = map(_base64 if request.embedding.base64 else list, embeddings.vectors)
+        return ResultRow(
+            custom_id=request.custom_id,
+            line=request.line,
+            status_code=200,
+            prompt_tokens=tokens,
+            completion_tokens=0,
+            cached_tokens=embeddings.cached_tokens,
+            response={
+                "object": "list",
+                "data": [{"object": "embedding", "index": i, "embedding": values} for i, values in enumerate(written)],
+                "model": embeddings.model,
+                "usage": {"prompt_tokens": tokens, "total_tokens": tokens},
+            },
             extra=request.extra,
         )
 
@@ -53,7 +77,7 @@ class Responder:
             extra=extra or {},
         )
 
-    def _body(self, completion: Completion, completion_tokens: int) -> dict[str, Any]:
+    def _body(self, completion: Completion) -> dict[str, Any]:
         request = completion.request
         chat = request.endpoint is Endpoint.CHAT
         prefix = "chatcmpl" if chat else "cmpl"
@@ -62,14 +86,19 @@ class Responder:
             "object": "chat.completion" if chat else "text_completion",
             "created": self.created,
             "model": completion.model,
-            "choices": [self._chat_choice(request, c) if chat else _text_choice(c) for c in completion.choices],
+            "choices": [
+                self._chat_choice(request, c) if chat else _text_choice(c, _prompt_of(completion, c))
+                for c in completion.choices
+            ],
             "usage": {
                 "prompt_tokens": completion.prompt_tokens,
-                "completion_tokens": completion_tokens,
-                "total_tokens": completion.prompt_tokens + completion_tokens,
+                "completion_tokens": completion.completion_tokens,
+                "total_tokens": completion.prompt_tokens + completion.completion_tokens,
                 "prompt_tokens_details": {"cached_tokens": completion.cached_tokens},
             },
         }
+        if chat and completion.prompts and completion.prompts[0].tokens is not None:
+            body["prompt_logprobs"] = prompt_logprobs(completion.prompts[0].tokens)
         notes = {"effective": dict(completion.effective), "warnings": list(completion.warnings)}
         if any(notes.values()):
             body["batchgen"] = {name: note for name, note in notes.items() if note}
@@ -87,7 +116,8 @@ class Responder:
                 }
                 for number, call in enumerate(choice.tool_calls)
             ]
-        return {"index": choice.index, "message": message, "logprobs": None, **_ending(choice)}
+        logprobs = None if choice.logprobs is None else chat_logprobs(choice.logprobs)
+        return {"index": choice.index, "message": message, "logprobs": logprobs, **_ending(choice)}
 
 
 def row_id(run_id: str, line: int, custom_id: str | None) -> str:
@@ -95,8 +125,25 @@ def row_id(run_id: str, line: int, custom_id: str | None) -> str:
     return hashlib.blake2b(f"{run_id}\0{line}\0{custom_id}".encode("utf-8", "replace"), digest_size=12).hexdigest()
 
 
-def _text_choice(choice: Choice) -> dict[str, Any]:
-    return {"index": choice.index, "text": choice.text, "logprobs": None, **_ending(choice)}
+def _base64(values: array[float]) -> str:
+    """Little-endian float32 values."""
+    ordered = array("f", values)
+    if sys.byteorder == "big":
+        ordered.byteswap()
+    return b64encode(ordered.tobytes()).decode()
+
+
+def _prompt_of(completion: Completion, choice: Choice) -> PromptScores:
+    return completion.prompts[choice.index // completion.request.n] if completion.prompts else PromptScores()
+
+
+def _text_choice(choice: Choice, prompt: PromptScores) -> dict[str, Any]:
+    text = prompt.text + (choice.text or "")
+    logprobs = None if choice.logprobs is None else completion_logprobs((*prompt.echoed, *choice.logprobs), text)
+    shaped = {"index": choice.index, "text": text, "logprobs": logprobs, **_ending(choice)}
+    if prompt.tokens is not None:
+        shaped["prompt_logprobs"] = prompt_logprobs(prompt.tokens)
+    return shaped
 
 
 def _ending(choice: Choice) -> dict[str, Any]:

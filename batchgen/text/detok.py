@@ -76,9 +76,18 @@ class StopWatcher:
     """
 
     def __init__(
-        self, stream: TextStream, stops: SequenceOf[str], silent: Set[int], *, include_stop: bool = False
+        self,
+        stream: TextStream,
+        stops: SequenceOf[str],
+        silent: Set[int],
+        *,
+        include_stop: bool = False,
+        min_tokens: int = 0,
     ) -> None:
-        """Watch for `stops`, none of them empty. Tokens of `silent`, which end the sequence, add no text."""
+        """Watch for `stops`, none of them empty. Tokens of `silent`, which end the sequence, add no text.
+
+        A match that the first `min_tokens` tokens complete does not count.
+        """
         self.matched: str | None = None
         """The stop string that ended the text."""
         self._stream = stream
@@ -86,6 +95,8 @@ class StopWatcher:
         self._reach = max(map(len, stops)) - 1
         self._silent = silent
         self._include_stop = include_stop
+        self._blind = min_tokens
+        """Tokens still to come that complete no match."""
         self._pieces: list[str] = []
         self._tail = ""
         """The last characters of the text, as far back as a stop string that is not complete yet can start."""
@@ -96,6 +107,7 @@ class StopWatcher:
         """Take the next generated token; return whether the text now contains a stop string."""
         if token not in self._silent:
             self._extend(self._stream.push(token))
+        self._blind -= 1
         return self.matched is not None
 
     def finish(self) -> str:
@@ -112,7 +124,10 @@ class StopWatcher:
             return
         self._pieces.append(piece)
         window = self._tail + piece
-        found = [(start + len(stop), start, stop) for stop in self._stops if (start := window.find(stop)) >= 0]
+        stops = () if self._blind > 0 else self._stops
+        # A match ends in the new piece: what ended before was judged then.
+        starts = ((window.find(stop, max(0, len(self._tail) + 1 - len(stop))), stop) for stop in stops)
+        found = [(start + len(stop), start, stop) for start, stop in starts if start >= 0]
         if found:
             end, start, self.matched = min(found)
             self._excess = len(window) - (end if self._include_stop else start)
@@ -125,7 +140,13 @@ def watcher(tokenizer: Tokenizer, sent: SamplingRequest, params: SamplingParams)
     if not sent.stop:
         return None
     stream = TextStream(tokenizer, skip_special_tokens=sent.skip_special_tokens)
-    return StopWatcher(stream, sent.stop, params.stop_token_ids, include_stop=sent.include_stop_str_in_output)
+    return StopWatcher(
+        stream,
+        sent.stop,
+        params.stop_token_ids,
+        include_stop=sent.include_stop_str_in_output,
+        min_tokens=params.min_tokens,
+    )
 
 
 def decode_output(

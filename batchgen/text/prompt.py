@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from collections.abc import Sequence as SequenceOf
 from dataclasses import dataclass
 from typing import Any
 
 from batchgen.protocol.faults import Code, RowFault
-from batchgen.protocol.request import ChatPrompt, GenRequest, Prompt, TextPrompt, TokenPrompt
+from batchgen.protocol.request import ChatPrompt, Endpoint, GenRequest, Prompt, TextPrompt, TokenPrompt
+from batchgen.text.embedding import EmbeddingSpec
 from batchgen.text.messages import fit_messages
 from batchgen.text.template import ChatTemplate
 from batchgen.text.tokenizer import Tokenizer
@@ -16,6 +18,11 @@ __all__ = ["Prompter"]
 
 _END = "BATCHGENCONTINUESHERE"
 """Marks where a message ends until its template is rendered."""
+_FIELDS: Mapping[Endpoint, str] = {
+    Endpoint.CHAT: "body.messages",
+    Endpoint.COMPLETIONS: "body.prompt",
+    Endpoint.EMBEDDINGS: "body.input",
+}
 _NO_TOKENIZER = "the model has no tokenizer; name one with --tokenizer"
 
 
@@ -29,20 +36,27 @@ class Prompter:
     """Token ids are [0, vocab_size): the rows of the model's embedding."""
     max_model_len: int
     """Tokens of prompt and output together, at most."""
+    embedding: EmbeddingSpec
 
     def encode(self, request: GenRequest) -> list[SequenceOf[int]] | RowFault:
         """Token ids of each prompt of a request, in order, or what is wrong with the first faulty one."""
         if self.tokenizer is None and request.sampling.stop:
             return RowFault(Code.INVALID_VALUE, f"stop strings cannot be found: {_NO_TOKENIZER}", "body.stop")
+        if request.embedding is not None and (unfit := self.embedding.fault_of(request.embedding)):
+            return unfit
+        for token, _ in request.sampling.logit_bias:
+            if token >= self.vocab_size:
+                message = f"token id {token} is outside the model's vocabulary, [0, {self.vocab_size})"
+                return RowFault(Code.INVALID_VALUE, message, "body.logit_bias")
         encoded: list[SequenceOf[int]] = []
         for index, prompt in enumerate(request.prompts):
-            path = "body.messages" if isinstance(prompt, ChatPrompt) else "body.prompt"
+            path = _FIELDS[request.endpoint]
             if len(request.prompts) > 1:
                 path = f"{path}[{index}]"
             ids = self._encode(prompt, path)
             if isinstance(ids, RowFault):
                 return ids
-            if fault := self._fault_of(ids, path):
+            if fault := self._fault_of(ids, path, least=0 if request.sampling.max_tokens == 0 else 1):
                 return fault
             encoded.append(ids)
         return encoded
@@ -73,17 +87,19 @@ class Prompter:
             said = str(error) or type(error).__name__
             return RowFault(Code.INVALID_CHAT_TEMPLATE_INPUT, f"the chat template refused the messages: {said}", path)
 
-    def _fault_of(self, ids: SequenceOf[int], path: str) -> RowFault | None:
+    def _fault_of(self, ids: SequenceOf[int], path: str, *, least: int) -> RowFault | None:
+        """What is wrong with a prompt that at least so many tokens have to follow."""
         if not ids:
             return RowFault(Code.INVALID_VALUE, "the prompt has no tokens; send at least one", path)
         if not 0 <= min(ids) <= max(ids) < self.vocab_size:
             outside = next(token for token in ids if not 0 <= token < self.vocab_size)
             message = f"token id {outside} is outside the model's vocabulary, [0, {self.vocab_size})"
             return RowFault(Code.INVALID_VALUE, message, path)
-        if len(ids) >= self.max_model_len:
+        if len(ids) + least > self.max_model_len:
+            room = "which leaves no room for one token of output" if least else "which has no room for it"
             message = (
-                f"the prompt has {len(ids)} tokens and the context {self.max_model_len}, which leaves no room for one "
-                "token of output; shorten the prompt, or raise --max-model-len if the model allows it"
+                f"the prompt has {len(ids)} tokens and the context {self.max_model_len}, {room}; shorten the prompt, "
+                "or raise --max-model-len if the model allows it"
             )
             return RowFault(Code.CONTEXT_LENGTH_EXCEEDED, message, path)
         return None

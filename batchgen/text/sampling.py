@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping
 from collections.abc import Sequence as SequenceOf
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from batchgen.core.sampling import SamplingParams
@@ -13,7 +13,13 @@ from batchgen.protocol.request import GenRequest, SamplingRequest
 
 __all__ = ["ResolvedSampling", "SamplingDefaults"]
 
-_NEUTRAL: Mapping[str, float] = {"temperature": 1.0, "top_p": 1.0, "top_k": 0, "min_p": 0.0}
+_NEUTRAL: Mapping[str, float] = {
+    "temperature": 1.0,
+    "top_p": 1.0,
+    "top_k": 0,
+    "min_p": 0.0,
+    "repetition_penalty": 1.0,
+}
 """The format's defaults."""
 
 
@@ -22,7 +28,7 @@ class ResolvedSampling:
     """Settings for every choice of a request."""
 
     params: tuple[SamplingParams, ...]
-    """In choice order: prompt index * n + sample index."""
+    """In this order: prompt index * `GenRequest.samples` + sample index."""
     effective: Mapping[str, Any]
     """Under the request's names: values in force that the request did not send, or sent otherwise."""
 
@@ -47,21 +53,21 @@ class SamplingDefaults:
         room = [self.max_model_len - length for length in prompt_lengths]
         limits = [left if sent.max_tokens is None else min(sent.max_tokens, left) for left in room]
         seed = _derived_seed(self.run_seed, request.custom_id) if sent.seed is None else sent.seed
-        # A grammar that is at its end has nothing but an end token to offer.
-        ends = frozenset() if sent.ignore_eos and request.constraint is None else self.end_ids
+        common = self._common(request, values)
         params = tuple(
-            SamplingParams(
+            replace(
+                common,
                 max_tokens=limit,
-                temperature=values["temperature"],
-                top_p=values["top_p"],
-                top_k=int(values["top_k"]) if values["top_k"] > 0 else None,
-                min_p=values["min_p"],
+                min_tokens=min(sent.min_tokens, limit),
                 seed=_stream_seed(seed, prompt, sample),
-                stop_token_ids=frozenset(sent.stop_token_ids) | ends,
+                # A prompt is scored once, whatever the number of its samples.
+                prompt_logprobs=_scored(request) if sample == 0 else None,
             )
             for prompt, limit in enumerate(limits)
-            for sample in range(request.n)
+            for sample in range(request.samples)
         )
+        if sent.max_tokens == 0:
+            return ResolvedSampling(params, {})
         effective = {
             name: value for name, value in values.items() if getattr(sent, name) is None and value != _NEUTRAL[name]
         }
@@ -71,10 +77,25 @@ class SamplingDefaults:
             effective["seed"] = seed
         return ResolvedSampling(params, effective)
 
-    def unsupported(self) -> dict[str, Any]:
-        """Values of the generation configuration that would change the output, but are not applied."""
-        penalty = self._model_value("repetition_penalty")
-        return {} if penalty in {None, 1.0} else {"repetition_penalty": penalty}
+    def _common(self, request: GenRequest, values: Mapping[str, Any]) -> SamplingParams:
+        sent = request.sampling
+        # A grammar that is at its end has nothing but an end token to offer.
+        ends = frozenset() if sent.ignore_eos and request.constraint is None else self.end_ids
+        # The best of several are chosen by their log-probabilities.
+        chosen = 0 if sent.logprobs is None and request.samples > request.n else sent.logprobs
+        return SamplingParams(
+            max_tokens=0,
+            temperature=values["temperature"],
+            top_p=values["top_p"],
+            top_k=int(values["top_k"]) if values["top_k"] > 0 else None,
+            min_p=values["min_p"],
+            stop_token_ids=frozenset(sent.stop_token_ids) | ends,
+            frequency_penalty=sent.frequency_penalty,
+            presence_penalty=sent.presence_penalty,
+            repetition_penalty=values["repetition_penalty"],
+            logit_bias=sent.logit_bias,
+            logprobs=chosen,
+        )
 
     def _values(self, sent: SamplingRequest) -> dict[str, Any]:
         values: dict[str, Any] = {}
@@ -84,7 +105,15 @@ class SamplingDefaults:
         return values
 
     def _model_value(self, name: str) -> Any:
-        return None if self.generation_config.get("do_sample") is False else self.generation_config.get(name)
+        # The penalty changes greedy answers too.
+        sampled = self.generation_config.get("do_sample") is not False or name == "repetition_penalty"
+        return self.generation_config.get(name) if sampled else None
+
+
+def _scored(request: GenRequest) -> int | None:
+    """How many of the most probable tokens are wanted beside those of the prompt; None: nothing."""
+    asked = (request.sampling.prompt_logprobs, request.sampling.logprobs if request.echo else None)
+    return max((top for top in asked if top is not None), default=None)
 
 
 def _derived_seed(run_seed: int, custom_id: str) -> int:

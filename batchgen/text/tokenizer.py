@@ -11,6 +11,7 @@ from tokenizers.processors import TemplateProcessing
 
 from batchgen.checkpoint.types import Checkpoint
 from batchgen.errors import ModelNotFoundError
+from batchgen.text.token_bytes import token_bytes
 
 __all__ = ["Tokenizer", "end_token_ids", "load_tokenizer"]
 
@@ -35,6 +36,7 @@ class Tokenizer:
         """Tokens that `decode` skips by default."""
         self.byte_ids = _byte_tokens(backend)
         """Tokens of single bytes, `<0x00>` to `<0xFF>`, where the decoder joins runs of them; else empty."""
+        self._bytes_of = token_bytes(backend)
 
     @property
     def vocab_size(self) -> int:
@@ -69,6 +71,10 @@ class Tokenizer:
     def special_names(self) -> list[str]:
         """The special tokens by name."""
         return [token.content for token in self._backend.get_added_tokens_decoder().values() if token.special]
+
+    def token_bytes(self, token: int) -> bytes:
+        """What a token stands for, in UTF-8: part of a character, perhaps. Empty for ids outside the vocabulary."""
+        return self._bytes_of(token)
 
     def token_id(self, token: str) -> int | None:
         """Id of a token by its exact name, None where it has none."""

@@ -57,7 +57,7 @@ def logits_of(checkpoint: Checkpoint, tokens: list[int], kernels: Kernels, preci
     """Logits after each token of one sequence, [T, V], computed in one step."""
     spec = read_spec(checkpoint.config)
     program: ops.Program = TorchProgram(SHAPE) if kernels == "torch" else cpu.NativeProgram(SHAPE, threads=1)
-    logits = record_decoder(program, spec, open_weights(checkpoint, spec), Precisions(precision), positions=48)
+    logits = record_decoder(program, spec, open_weights(checkpoint, spec), Precisions(precision), positions=48).logits
     places = np.arange(len(tokens), dtype=np.int32)
     table = np.array([[5, 2, 7, 0, 3, 1]], dtype=np.int32)
     batch = ops.Batch(

@@ -188,6 +188,27 @@ def test_a_large_vocabulary(instruction_set: str) -> None:
 
 
 @each_set
+@pytest.mark.parametrize("spread", [0.0, 0.02, 1.0, 3.0])
+@pytest.mark.parametrize("tied", [False, True])
+def test_many_tokens_are_kept(instruction_set: str, spread: float, tied: bool) -> None:
+    vocab, rng = 20_011, np.random.default_rng(12)
+    logits = (rng.standard_normal((8, vocab)) * spread).astype(np.float32)
+    if tied:
+        logits = (np.round(logits * 4) / 4).astype(np.float32)
+    logits[:, 5:][rng.random((8, vocab - 5)) < 0.1] = -np.inf
+    rows = ops.SamplingRows(
+        temperature=np.full(8, 0.9, np.float32),
+        top_k=np.array([vocab, vocab, 7000, 7000, 50, 1025, vocab, 19_999], dtype=np.int32),
+        # Over a prime, so that no sum of equal shares is as large as it.
+        top_p=(np.array([897, 500, 997, 800, 997, 700, 997, 996]) / 997).astype(np.float32),
+        min_p=np.array([0, 0, 0, 0.01, 0, 0, 0.05, 0], dtype=np.float32),
+        seed=np.arange(8, dtype=np.uint64),
+        position=np.full(8, 77, dtype=np.int64),
+    )
+    np.testing.assert_array_equal(sample(logits, rows, instruction_set, 2), sample_rows(logits, rows))
+
+
+@each_set
 def test_nan_is_never_chosen(instruction_set: str) -> None:
     rng = np.random.default_rng(9)
     logits = rng.standard_normal((200, 70)).astype(np.float32)

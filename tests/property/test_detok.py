@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import cache
 
 import pytest
-from hypothesis import example, given
+from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
 from batchgen.text.detok import StopWatcher, TextStream
@@ -114,3 +114,28 @@ def test_time_per_token_does_not_grow(kind: str, monkeypatch: pytest.MonkeyPatch
     decoded = 0
     pieces(kind, ids, skip=True)
     assert decoded < 12 * len(ids)
+
+
+@given(texts_in_tokens())
+def test_the_bytes_of_tokens_are_those_of_the_text(case: tuple[str, list[int]]) -> None:
+    kind, ids = case
+    together = b"".join(map(tokenizer(kind).token_bytes, ids)).decode(errors="replace")
+    text = tokenizer(kind).decode(ids, skip_special_tokens=False)
+    if kind == "byte_fallback":
+        # It drops a first space, and replaces a whole run of bytes where any of them is no text.
+        text, together = text.removeprefix(" "), together.removeprefix(" ")
+        assume("\ufffd" not in text)
+    assert together == text
+
+
+@given(st.lists(st.sampled_from("ab"), max_size=30), st.integers(0, 12))
+def test_a_match_does_not_count_before_min_tokens(letters: list[str], min_tokens: int) -> None:
+    ids = [token for letter in letters for token in tokenizer("byte_level").encode(letter)]
+    stream = TextStream(tokenizer("byte_level"))
+    watcher = StopWatcher(stream, ["ab", "bbbb"], frozenset(), min_tokens=min_tokens)
+    found = next((taken for taken, token in enumerate(ids, 1) if watcher.push(token)), None)
+    text = "".join(letters)
+    ends = [n for n in range(min_tokens + 1, len(text) + 1) if text[:n].endswith(("ab", "bbbb"))]
+    assert found == (ends[0] if ends else None)
+    if found is not None:
+        assert watcher.finish() == text[: found - (2 if text[:found].endswith("ab") else 4)]

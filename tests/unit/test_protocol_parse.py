@@ -146,7 +146,7 @@ def test_a_number_as_custom_id_becomes_its_decimal_text(custom_id: Any, text: st
         (line(HI, method="GET"), Code.UNSUPPORTED_METHOD, "method"),
         (line(HI, method=1), Code.INVALID_TYPE, "method"),
         ({"custom_id": "a", "body": HI}, Code.MISSING_REQUIRED_FIELD, "url"),
-        (line(HI, "/v1/embeddings"), Code.UNSUPPORTED_URL, "url"),
+        (line(HI, "/v1/audio"), Code.UNSUPPORTED_URL, "url"),
         (line(HI, url=[]), Code.INVALID_TYPE, "url"),
         ({"custom_id": "a", "url": "/v1/completions"}, Code.MISSING_REQUIRED_FIELD, "body"),
         (line("text"), Code.INVALID_TYPE, "body"),
@@ -211,7 +211,7 @@ def test_faults_of_a_prompt(prompt: Any, code: Code, param: str) -> None:
     ("name", "value", "code", "wanted"),
     [
         ("model", 3, Code.INVALID_TYPE, "a string"),
-        ("max_tokens", 0, Code.INVALID_VALUE, "at least 1"),
+        ("max_tokens", -1, Code.INVALID_VALUE, "at least 0"),
         ("max_completion_tokens", 2.0, Code.INVALID_TYPE, "an integer"),
         ("max_tokens", "5", Code.INVALID_TYPE, "an integer"),
         ("temperature", "0.7", Code.INVALID_TYPE, "a number"),
@@ -232,6 +232,15 @@ def test_faults_of_a_prompt(prompt: Any, code: Code, param: str) -> None:
         ("stop", 5, Code.INVALID_TYPE, "a string or a list of strings"),
         ("stop_token_ids", "5", Code.INVALID_TYPE, "a list"),
         ("ignore_eos", 1, Code.INVALID_TYPE, "true or false"),
+        ("frequency_penalty", 2.1, Code.INVALID_VALUE, "at most 2"),
+        ("frequency_penalty", False, Code.INVALID_TYPE, "a number"),
+        ("presence_penalty", -3, Code.INVALID_VALUE, "at least -2"),
+        ("repetition_penalty", 0, Code.INVALID_VALUE, "above 0"),
+        ("repetition_penalty", True, Code.INVALID_TYPE, "a number"),
+        ("logit_bias", [1], Code.INVALID_TYPE, "an object"),
+        ("min_tokens", -1, Code.INVALID_VALUE, "at least 0"),
+        ("prompt_logprobs", 21, Code.INVALID_VALUE, "at most 20"),
+        ("prompt_logprobs", True, Code.INVALID_TYPE, "an integer"),
     ],
 )
 def test_faults_of_parameters(name: str, value: Any, code: Code, wanted: str) -> None:
@@ -251,7 +260,7 @@ def test_an_entry_of_a_list_is_named() -> None:
 @pytest.mark.parametrize(
     "neutral",
     [
-        {"frequency_penalty": 0, "presence_penalty": 0.0, "repetition_penalty": 1.0},
+        {"frequency_penalty": 0, "presence_penalty": 0.0},
         {"logprobs": False, "top_logprobs": 0, "echo": False, "stream": False, "suffix": ""},
         {"response_format": {"type": "text"}, "logit_bias": {}, "tools": [], "tool_choice": "none"},
         {"best_of": 1},
@@ -270,16 +279,7 @@ def test_parameters_that_change_nothing_are_accepted(neutral: Mapping[str, Any])
 @pytest.mark.parametrize(
     ("name", "value"),
     [
-        ("frequency_penalty", 0.5),
-        ("frequency_penalty", False),
-        ("repetition_penalty", True),
-        ("logprobs", 0),
-        ("logprobs", True),
         ("chat_template", "{{ messages }}"),
-        ("best_of", 2),
-        ("logit_bias", {"5": 1}),
-        ("echo", True),
-        ("min_tokens", 1),
     ],
 )
 def test_parameters_that_would_change_the_answer_are_refused_also_when_lenient(name: str, value: Any) -> None:
@@ -287,6 +287,56 @@ def test_parameters_that_would_change_the_answer_are_refused_also_when_lenient(n
     for lenient in (False, True):
         fault = only_fault(parse(line(body), lenient=lenient))
         assert (fault.code, fault.param) == (Code.UNSUPPORTED_PARAMETER, f"body.{name}")
+
+
+@pytest.mark.parametrize(
+    ("parsed", "param", "wanted"),
+    [
+        (chat(top_logprobs=2), "top_logprobs", "needs logprobs to be true"),
+        (chat(logprobs=1), "logprobs", "must be true or false"),
+        (chat(logprobs=True, top_logprobs=21), "top_logprobs", "at most 20"),
+        (completion(logprobs=True), "logprobs", "must be an integer"),
+        (completion(logprobs=21), "logprobs", "at most 20"),
+        (completion(best_of=2, n=3), "best_of", "must be at least n, 3"),
+        (completion(min_tokens=6, max_tokens=5), "min_tokens", "at most the limit of tokens, 5"),
+        (chat(max_tokens=0), "max_tokens", "at least 1"),
+        (completion(max_tokens=3, max_completion_tokens=0), "max_completion_tokens", "at least 1"),
+        (chat(max_tokens=-1), "max_tokens", "at least 0"),
+        (completion(logit_bias={"five": 1}), "logit_bias.five", "must match"),
+        (completion(logit_bias={"5": 101}), "logit_bias.5", "at most 100"),
+        (completion(logit_bias={"5": "1"}), "logit_bias.5", "a number"),
+    ],
+)
+def test_parameters_that_do_not_go_together(parsed: Parsed, param: str, wanted: str) -> None:
+    fault = only_fault(parsed)
+    assert fault.param == f"body.{param}"
+    assert wanted in fault.message
+
+
+def test_what_changes_logits_and_what_is_shown_of_them() -> None:
+    sent: dict[str, Any] = {
+        "frequency_penalty": -2,
+        "presence_penalty": 0.5,
+        "repetition_penalty": 1.1,
+        "logit_bias": {"7": -100, "12": 1.5},
+        "min_tokens": 2,
+        "prompt_logprobs": 4,
+    }
+    expected = SamplingRequest(
+        frequency_penalty=-2,
+        presence_penalty=0.5,
+        repetition_penalty=1.1,
+        logit_bias=((7, -100), (12, 1.5)),
+        min_tokens=2,
+        prompt_logprobs=4,
+    )
+    assert good(chat(**sent)).sampling == expected
+    assert good(completion(**sent)).sampling == expected
+    assert good(chat(logprobs=True)).sampling.logprobs == 0
+    assert good(chat(logprobs=True, top_logprobs=5)).sampling.logprobs == 5
+    scored = good(completion(max_tokens=0, echo=True, logprobs=1, n=2, best_of=4))
+    assert (scored.sampling.max_tokens, scored.sampling.logprobs, scored.echo) == (0, 1, True)
+    assert (scored.n, scored.samples) == (2, 4)
 
 
 def test_special_tokens_are_those_of_the_endpoint() -> None:

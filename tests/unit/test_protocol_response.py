@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -11,9 +12,10 @@ from openai.types import Completion as OpenAICompletion
 from openai.types.chat import ChatCompletion
 
 from batchgen.protocol.faults import Code, RowFault
+from batchgen.protocol.logprobs import chat_logprobs, completion_logprobs
 from batchgen.protocol.request import ChatPrompt, Endpoint, GenRequest, TextPrompt
 from batchgen.protocol.response import Responder
-from batchgen.protocol.result import Choice, Completion
+from batchgen.protocol.result import Choice, Completion, ScoredToken
 
 RESPONDER = Responder("run-1", 1_700_000_000)
 
@@ -31,7 +33,13 @@ def completion(endpoint: Endpoint, effective: Mapping[str, Any] | None = None) -
     )
     choices = (Choice(0, "Hello", "stop", 4, "\n"), Choice(1, "", "length", 6))
     return Completion(
-        request=request, model="m", choices=choices, prompt_tokens=9, cached_tokens=5, effective=effective or {}
+        request=request,
+        model="m",
+        choices=choices,
+        prompt_tokens=9,
+        completion_tokens=10,
+        cached_tokens=5,
+        effective=effective or {},
     )
 
 
@@ -109,3 +117,30 @@ def test_a_refused_request(code: Code, status: int, kind: str) -> None:
 def test_a_line_that_is_no_request() -> None:
     row = RESPONDER.refused(4, None, RowFault(Code.INVALID_JSON_LINE, "no JSON"))
     assert (row.custom_id, row.status_code, row.response) == (None, 422, None)
+
+
+def scored(data: bytes, logprob: float | None = -1.0, top: tuple[ScoredToken, ...] = ()) -> ScoredToken:
+    return ScoredToken(len(data), data, logprob, 1, top)
+
+
+def test_bytes_of_characters_that_are_spread_over_tokens() -> None:
+    smile = "🙂".encode()
+    tokens = [scored(b" a" + smile[:1]), scored(smile[1:3]), scored(smile[3:] + b"b"), scored(b"c")]
+    shown = completion_logprobs(tokens, " a🙂bc")
+    assert shown["tokens"] == [" a\\xf0", "\\x9f\\x99", "\\x82b", "c"]
+    assert shown["text_offset"] == [0, 2, 2, 4]
+    assert chat_logprobs(tokens[1:2])["content"][0]["bytes"] == [0x9F, 0x99]
+
+
+def test_offsets_find_their_way_past_what_the_text_does_not_show() -> None:
+    tokens = [scored(b"<s>"), scored(b" the"), scored(b"\xf0"), scored(b" sea"), scored(b"</s>"), scored(b" end")]
+    assert completion_logprobs(tokens, "the\ufffd sea end")["text_offset"] == [0, 0, 3, 3, 8, 8]
+
+
+def test_logprobs_are_finite_and_the_chosen_token_is_among_them() -> None:
+    top = (scored(b"x", -0.5), scored(b"y", -math.inf))
+    shown = completion_logprobs([scored(b"z", -math.inf, top)], "z")
+    assert shown["token_logprobs"] == [-9999.0]
+    assert shown["top_logprobs"] == [{"x": -0.5, "y": -9999.0, "z": -9999.0}]
+    (entry,) = chat_logprobs([scored(b"z", -math.inf, top)])["content"]
+    assert [entry["logprob"], *(other["logprob"] for other in entry["top_logprobs"])] == [-9999.0, -0.5, -9999.0]

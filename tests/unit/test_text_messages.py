@@ -10,6 +10,7 @@ import pytest
 
 from batchgen.protocol.faults import Code, RowFault
 from batchgen.protocol.request import ChatPrompt, Endpoint, GenRequest, ToolUse
+from batchgen.text.embedding import EmbeddingSpec
 from batchgen.text.messages import fit_messages
 from batchgen.text.prompt import Prompter
 from batchgen.text.template import ChatTemplate
@@ -37,7 +38,7 @@ def fitted(source: str, *messages: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 def prompt_of(source: str, chat: ChatPrompt) -> str | RowFault:
     tokenizer = Tokenizer(byte_level(), {})
-    prompter = Prompter(tokenizer, ChatTemplate(source, {}), tokenizer.vocab_size, 1000)
+    prompter = Prompter(tokenizer, ChatTemplate(source, {}), tokenizer.vocab_size, 1000, EmbeddingSpec(8, "last"))
     request = GenRequest(custom_id="a", line=1, endpoint=Endpoint.CHAT, model=None, prompts=(chat,))
     encoded = prompter.encode(request)
     return encoded if isinstance(encoded, RowFault) else tokenizer.decode(encoded[0], skip_special_tokens=False)

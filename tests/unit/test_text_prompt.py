@@ -8,6 +8,7 @@ import pytest
 
 from batchgen.protocol.faults import Code, RowFault
 from batchgen.protocol.request import ChatPrompt, Endpoint, GenRequest, Prompt, SamplingRequest, TextPrompt, TokenPrompt
+from batchgen.text.embedding import EmbeddingSpec
 from batchgen.text.prompt import Prompter
 from batchgen.text.template import ChatTemplate
 from batchgen.text.tokenizer import Tokenizer
@@ -23,7 +24,7 @@ PARTS = "{% for m in messages %}{% for p in m.content %}[{{ p.type }} {{ p.text 
 def prompter(template: str | None = PLAIN, max_model_len: int = 1000, vocab_size: int = 300) -> Prompter:
     tokenizer = Tokenizer(byte_fallback(), {"bos_token": "<s>"})
     compiled = None if template is None else ChatTemplate(template, {"bos_token": "<s>"})
-    return Prompter(tokenizer, compiled, vocab_size, max_model_len)
+    return Prompter(tokenizer, compiled, vocab_size, max_model_len, EmbeddingSpec(8, "last"))
 
 
 def request(*prompts: Prompt, **sampling: Any) -> GenRequest:
@@ -110,7 +111,7 @@ def test_no_template_says_what_to_do() -> None:
 
 
 def test_no_tokenizer_takes_token_ids_alone() -> None:
-    bare = Prompter(None, None, vocab_size=300, max_model_len=10)
+    bare = Prompter(None, None, vocab_size=300, max_model_len=10, embedding=EmbeddingSpec(8, "last"))
     assert bare.encode(request(TokenPrompt((5, 6)))) == [(5, 6)]
     assert "--tokenizer" in fault(request(TextPrompt("x")), bare).message
     assert fault(request(TokenPrompt((5,)), stop=("x",)), bare).param == "body.stop"

@@ -16,6 +16,8 @@ def resolve(
     lengths: tuple[int, ...] = (10,),
     config: dict[str, Any] | None = None,
     run_seed: int = 0,
+    best_of: int | None = None,
+    echo: bool = False,
     **sent: Any,
 ) -> ResolvedSampling:
     request = GenRequest(
@@ -25,6 +27,8 @@ def resolve(
         model=None,
         prompts=tuple(TextPrompt("x") for _ in lengths),
         n=n,
+        best_of=best_of,
+        echo=echo,
         sampling=SamplingRequest(**sent),
     )
     defaults = SamplingDefaults(config or {}, frozenset({2}), max_model_len=100, run_seed=run_seed)
@@ -48,7 +52,7 @@ def test_the_request_overrides_the_model_which_overrides_the_format() -> None:
 
 
 def test_a_model_that_does_not_sample_has_no_sampling_defaults() -> None:
-    resolved = resolve(config={"do_sample": False, "temperature": 0.6, "repetition_penalty": 1.2}, seed=1)
+    resolved = resolve(config={"do_sample": False, "temperature": 0.6}, seed=1)
     assert resolved.params[0].temperature == 1.0
     assert resolved.effective == {}
 
@@ -96,8 +100,23 @@ def test_seeds_are_the_same_on_every_machine() -> None:
     assert resolve(seed=0).params[0].seed == 13433632324308434416
 
 
-def test_what_the_model_wants_and_does_not_get() -> None:
-    assert SamplingDefaults({"repetition_penalty": 1.1}, frozenset(), 10, 0).unsupported() == {
-        "repetition_penalty": 1.1
-    }
-    assert SamplingDefaults({"repetition_penalty": 1.0}, frozenset(), 10, 0).unsupported() == {}
+def test_the_model_s_repetition_penalty_counts_for_greedy_answers_too() -> None:
+    config = {"do_sample": False, "repetition_penalty": 1.1}
+    resolved = resolve(config=config, seed=1)
+    assert resolved.params[0].repetition_penalty == 1.1
+    assert resolved.effective == {"repetition_penalty": 1.1}
+    sent = resolve(config=config, seed=1, repetition_penalty=1.0)
+    assert (sent.params[0].repetition_penalty, sent.effective) == (1.0, {})
+
+
+def test_min_tokens_is_cut_with_the_limit() -> None:
+    params = resolve(seed=1, max_tokens=500, min_tokens=400, lengths=(90,)).params[0]
+    assert (params.max_tokens, params.min_tokens) == (10, 10)
+
+
+def test_samples_are_made_for_the_best_and_prompts_scored_once() -> None:
+    resolved = resolve(seed=1, n=2, best_of=4, echo=True, logprobs=3, prompt_logprobs=1, lengths=(5, 6))
+    assert len({p.seed for p in resolved.params}) == 8
+    assert [p.prompt_logprobs for p in resolved.params] == [3, None, None, None] * 2
+    assert [p.logprobs for p in resolved.params] == [3] * 8
+    assert [p.logprobs for p in resolve(seed=1, best_of=2).params] == [0, 0]
