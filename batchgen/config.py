@@ -47,7 +47,7 @@ class EngineConfig:
     max_num_batched_tokens: int = 1024
     block_size: int = 16
     kv_cache_dtype: KVCacheDtype = "auto"
-    """Of keys and values; `auto`: int8 where linears are int8, else float32."""
+    """Of keys and values; `auto`: int8 where linears are int8 and heads have at most 128 numbers, else float32."""
     kv_cache_memory: int | None = None
     """Bytes for keys and values; None: a share of what is free."""
     gpu_memory_utilization: float = 0.9

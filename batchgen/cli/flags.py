@@ -9,6 +9,7 @@ from types import MappingProxyType
 from typing import Any, Literal
 
 from batchgen.bench.datasets import DatasetConfig
+from batchgen.bench.quality import QualityConfig
 from batchgen.config import EngineConfig, InputConfig, JobConfig, Kernels, ModelConfig, OutputConfig
 
 __all__ = ["FLAGS", "CalibrateConfig", "Flag", "ReportConfig", "StreamConfig"]
@@ -92,7 +93,9 @@ _ENGINE: Mapping[str, Flag] = {
     "max_num_seqs": Flag(help="Sequences in one step, at most.", minimum=1),
     "max_num_batched_tokens": Flag(help="Tokens in one step, at most.", minimum=1),
     "block_size": Flag(help="Tokens in a block of the KV cache.", minimum=1),
-    "kv_cache_dtype": Flag(help="Of keys and values; auto: int8 where linears are int8, else float32."),
+    "kv_cache_dtype": Flag(
+        help="Of keys and values; auto: int8 where linears are int8 and heads small enough, else float32."
+    ),
     "kv_cache_memory": Flag(
         help="Memory for keys and values, such as 4GiB. Default: a share of what is free.",
         parser=byte_size,
@@ -191,6 +194,11 @@ _DATASET: Mapping[str, Flag] = {
     ),
 }
 
+_QUALITY: Mapping[str, Flag] = {
+    "text_file": Flag(help="Text to predict, UTF-8.", metavar="PATH"),
+    "window_len": Flag(help="Tokens that are seen at once.", minimum=2),
+}
+
 _STREAMS: Mapping[str, Flag] = {
     "quiet": Flag(help="No progress, and errors only."),
     "log_format": Flag(help="Form of the log lines on standard error."),
@@ -212,6 +220,7 @@ FLAGS: Mapping[type, Mapping[str, Flag]] = MappingProxyType(
         OutputConfig: _OUTPUT,
         JobConfig: _JOB,
         DatasetConfig: _DATASET,
+        QualityConfig: _QUALITY,
         StreamConfig: _STREAMS,
         ReportConfig: _REPORT,
         CalibrateConfig: _CALIBRATE,

@@ -20,8 +20,12 @@ class Precisions:
     kv_cache: Precision = "float32"
 
 
-def precisions_of(checkpoint: Checkpoint, config: EngineConfig) -> Precisions:
-    """What the settings come to for a checkpoint."""
+_LARGEST_HEAD = 128
+"""An int8 cache has one scale a head; with larger heads it costs more than 0.1% of perplexity (docs/performance.md)."""
+
+
+def precisions_of(checkpoint: Checkpoint, config: EngineConfig, head_dim: int) -> Precisions:
+    """What the settings come to for a checkpoint with heads of this size."""
     linears: Precision
     match config.quantization:
         case "int8":
@@ -30,7 +34,8 @@ def precisions_of(checkpoint: Checkpoint, config: EngineConfig) -> Precisions:
             linears = "float32"
         case "auto":
             linears = "int8" if _quantized(checkpoint) else "float32"
-    return Precisions(linears, linears if config.kv_cache_dtype == "auto" else config.kv_cache_dtype)
+    automatic = linears if head_dim <= _LARGEST_HEAD else "float32"
+    return Precisions(linears, automatic if config.kv_cache_dtype == "auto" else config.kv_cache_dtype)
 
 
 def _quantized(checkpoint: Checkpoint) -> bool:

@@ -58,7 +58,7 @@ def prepare(checkpoint: Checkpoint, config: EngineConfig, ranks: Ranks = ALONE) 
     source = open_weights(checkpoint, whole)
     weights = source if ranks.size == 1 else ShardedSource(source, ranks)
     device = choose_device(config)
-    loading = _Loading(checkpoint, config, ranks, whole, spec, weights, precisions_of(checkpoint, config))
+    loading = _Loading(checkpoint, config, ranks, whole, spec, weights, precisions_of(checkpoint, config, spec.head_dim))
     if device.type == "cuda" or config.kernels == "triton":
         return loading.with_triton(device if device.type == "cpu" else torch.device("cuda", ranks.index))
     return loading.on_the_cpu()

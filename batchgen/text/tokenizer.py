@@ -39,6 +39,11 @@ class Tokenizer:
         self._bytes_of = token_bytes(backend)
 
     @property
+    def added_bos(self) -> int | None:
+        """The token that `encode` puts before every text, None where it puts none."""
+        return self._added_bos
+
+    @property
     def vocab_size(self) -> int:
         """Tokens that it knows, added ones included. The model's embedding may have more rows."""
         return self._backend.get_vocab_size()

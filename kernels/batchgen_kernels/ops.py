@@ -282,9 +282,9 @@ class Program(Replayed, Protocol):
     def kv_cache(self, num_kv_heads: int, head_dim: int, precision: Precision) -> KVCache:
         """Key and value storage of one layer.
 
-        int8: each key (after its norm and rotation) and each value, D numbers of one token and head, is stored as
-        q = v * (127 / max |v|) rounded to nearest, halves to even, with scale = max |v| / 127; scale 0 and q = 0 where
-        all are zero. Attention reads q * scale. Raises `ValueError` for a form that this program has not.
+        int8: each key (after its norm and position) and each value, D numbers of one token and head, is quantised as
+        steps 1 and 2 of `Precision` say, step 1 only for D a multiple of 64. Attention reads the numbers times their
+        scale, rotated back. Raises `ValueError` for a form that this program has not.
         """
         ...
 
@@ -328,7 +328,8 @@ class Program(Replayed, Protocol):
     ) -> None:
         """Split qkv [T, (Hq + 2 Hk) D] into queries, keys and values; RMSNorm queries and keys per head where weights
         [D] are given; rotate both (RoPE, Su et al. 2021, half-split pairs d and d + D/2); write keys and values to the
-        cache at `slots`; leave the rotated queries in qkv's first Hq D columns."""
+        cache at `slots`; leave the rotated queries in qkv's first Hq D columns, in the form in which attention over
+        this cache reads them."""
         ...
 
     def attention(self, qkv: Buffer, cache: KVCache, scale: float, window: int | None, out: Operand) -> None:

@@ -140,8 +140,9 @@ class _KVCache:
         """What comes back of x [..., D] once it was stored."""
         if self.precision == "float32":
             return x
-        q, scales = _rounded(x.reshape(-1, x.shape[-1]))
-        return (q.float() * scales[:, None]).view(x.shape)
+        rotated = hadamard if x.shape[-1] % _ROTATED == 0 else torch.clone
+        q, scales = _rounded(rotated(x.reshape(-1, x.shape[-1])))
+        return rotated(q.float() * scales[:, None]).view(x.shape)
 
     @property
     def heads(self) -> int:

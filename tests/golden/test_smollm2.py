@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Mapping
 from dataclasses import replace
 from itertools import product
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
+from batchgen.bench.quality import PRECISIONS, perplexity_of, windows_of
 from batchgen.checkpoint.types import Checkpoint, GGUFWeights
 from batchgen.config import EngineConfig
 from batchgen.core.sampling import SamplingParams
@@ -91,7 +94,10 @@ def test_greedy_tokens_are_those_of_transformers(
 
 
 def mixed_requests() -> tuple[list[list[int]], list[SamplingParams]]:
-    """64 prompts of many lengths, some with a common beginning, greedy and sampled."""
+    """64 prompts of many lengths, some with a common beginning, greedy and sampled; many answers end early.
+
+    So the others are expected to end early too, and memory that is meant for them runs out.
+    """
     rng = random.Random(1)
     stem = [rng.randrange(100, 40_000) for _ in range(40)]
     prompts = [
@@ -99,7 +105,13 @@ def mixed_requests() -> tuple[list[list[int]], list[SamplingParams]]:
         for _ in range(64)
     ]
     params = [
-        SamplingParams(max_tokens=rng.choice((4, 8, 36)), temperature=rng.choice((0.0, 0.8)), top_p=0.95, seed=i)
+        SamplingParams(
+            max_tokens=rng.choice((4, 36)),
+            temperature=rng.choice((0.0, 0.8)),
+            top_p=0.95,
+            seed=i,
+            stop_token_ids=frozenset(range(0, 49_152, 2)) if i % 2 else frozenset(),
+        )
         for i in range(64)
     ]
     return prompts, params
@@ -121,7 +133,8 @@ def test_a_request_has_the_same_tokens_however_it_runs(smollm2: Checkpoint, quan
     check(max_num_seqs=7, max_num_batched_tokens=7)
     check(threads=1, block_size=32)
     check(enable_prefix_caching=False, order=random.Random(2).sample(range(64), 64))
-    scarce = check(kv_cache_memory=8 * 16 * 46_080, max_model_len=128)
+    token_bytes = 30 * 2 * 3 * {"none": 4 * 64, "int8": 64 + 4}[quantization]
+    scarce = check(kv_cache_memory=8 * 16 * token_bytes, max_model_len=128)
     assert scarce.runner.capacity.num_blocks == 8
 
 
@@ -130,3 +143,20 @@ def test_memory_pressure_does_preempt(smollm2: Checkpoint) -> None:
     prompts, params = mixed_requests()
     engine = load_engine(smollm2, config(kv_cache_memory=8 * 16 * 46_080, max_model_len=128))
     assert sum(s.preemptions for s in engine.generate(prompts, params)) > 0
+
+
+def test_int8_costs_little_perplexity(smollm2: Checkpoint, oracle: PreTrainedModel) -> None:
+    """And float32 has transformers' own."""
+    engines = [
+        load_engine(smollm2, config(quantization=p.quantization, kv_cache_dtype=p.kv_cache_dtype)) for p in PRECISIONS
+    ]
+    tokenizer = engines[0].tokenizer
+    assert tokenizer is not None
+    text = (Path(__file__).parents[2] / "docs" / "lifecycle.md").read_text(encoding="utf-8")
+    windows = windows_of(tokenizer.encode(text)[:1500], 250, tokenizer.added_bos)
+    exact, *rounded = [perplexity_of(engine, windows).value for engine in engines]
+    with torch.inference_mode():
+        losses = [oracle(torch.tensor([w]), labels=torch.tensor([w])).loss.double() * (len(w) - 1) for w in windows]
+    predicted = sum(len(window) - 1 for window in windows)
+    assert exact == pytest.approx(math.exp(sum(losses) / predicted), rel=1e-4)
+    assert rounded == pytest.approx([exact] * 2, rel=0.02)  # on so short a text; docs/performance.md has a long one

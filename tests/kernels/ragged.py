@@ -6,10 +6,12 @@ from collections.abc import Sequence
 
 import numpy as np
 import numpy.typing as npt
+import torch
 
 from batchgen_kernels import ops
+from batchgen_kernels.reference import hadamard
 
-__all__ = ["Floats", "Segment", "make_batch", "rounded", "shape_for"]
+__all__ = ["Floats", "Segment", "make_batch", "rounded", "shape_for", "turned"]
 
 Floats = npt.NDArray[np.float32]
 Segment = tuple[int, int]
@@ -70,5 +72,15 @@ def make_batch(
 
 def rounded(part: Floats) -> tuple[npt.NDArray[np.int8], Floats]:
     """As an int8 cache stores keys or values [T, Hk, D]: the numbers, and their scales [T, Hk]."""
+    part = turned(part)
     peak = np.abs(part).max(axis=-1)
     return np.rint(part * (np.float32(127) / peak)[..., None]).astype(np.int8), peak / np.float32(127)
+
+
+def turned(part: Floats) -> Floats:
+    """Heads [..., D] as an int8 cache has them before it rounds; a second time turns them back."""
+    if part.shape[-1] % 64:
+        return part
+    return (
+        hadamard(torch.from_numpy(np.ascontiguousarray(part)).reshape(-1, part.shape[-1])).numpy().reshape(part.shape)
+    )

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from batchgen_kernels import _native, ops
 from batchgen_kernels.cpu import NativeProgram, instruction_sets
-from tests.kernels.ragged import Floats, Segment, make_batch, rounded, shape_for
+from tests.kernels.ragged import Floats, Segment, make_batch, rounded, shape_for, turned
 
 
 @dataclass(frozen=True)
@@ -93,9 +93,9 @@ def attend(
             stored[2][blocks, :, offsets], stored[3][blocks, :, offsets] = key_scales, value_scales
         stored[0][blocks, :, :, offsets], stored[1][blocks, :, offsets] = kept
         own = slice(batch.query_start[s], batch.query_start[s + 1])
-        qkv.numpy(shape.max_tokens)[own, : heads.query * heads.dim] = history.queries[start : start + count].reshape(
-            count, -1
-        )
+        queries = history.queries[start : start + count]
+        queries = queries if heads.cache == "float32" else turned(queries)
+        qkv.numpy(shape.max_tokens)[own, : heads.query * heads.dim] = queries.reshape(count, -1)
     program.run(batch)
     return out.numpy(shape.max_tokens).copy()
 
@@ -106,7 +106,7 @@ def attended_slowly(history: History, position: int, heads: Heads) -> npt.NDArra
     group = heads.query // heads.kv
     kept = [history.keys[first : position + 1], history.values[first : position + 1]]
     if heads.cache == "int8":
-        kept = [numbers * scales[..., None] for numbers, scales in map(rounded, kept)]
+        kept = [turned(numbers * scales[..., None]) for numbers, scales in map(rounded, kept)]
     keys, values = (np.repeat(part.astype(np.float64), group, axis=1) for part in kept)
     scores = np.einsum("hd,phd->hp", history.queries[position].astype(np.float64), keys) * heads.dim**-0.5
     weights = np.exp(scores - scores.max(axis=1, keepdims=True))
