@@ -106,7 +106,8 @@ def look_ahead(source: InputConfig, model: ModelConfig, engine: EngineConfig, ho
     """
     model = replace(model, model=model_of_run(model, source))
     checkpoint = find_checkpoint(model, home)
-    spec, precisions = read_spec(checkpoint.config), precisions_of(checkpoint, engine)
+    spec = read_spec(checkpoint.config)
+    precisions = precisions_of(checkpoint, engine, spec.head_dim)
     precision = precisions.linears
     size = size_cache(spec, engine, precisions, free_memory())
     tokenizer = load_tokenizer(checkpoint)
