@@ -2,6 +2,7 @@
 # make test     every test, as continuous integration runs them
 # make check    lint, format, types
 # make simulate the table of scheduling policies, without a model
+# make crash    fifty runs killed at random moments: nothing lost, nothing doubled
 # make property the property tests with 10,000 examples each
 # make test-kernels   many random cases for each Triton kernel, under the interpreter
 # make test-gpu       the same on a GPU, the golden tests there, and what it reaches; GPU_ARGS="--chat FILE"
@@ -13,7 +14,7 @@ SOURCES := pyproject.toml constraints.txt kernels/CMakeLists.txt $(wildcard kern
 export HF_HUB_OFFLINE := 1
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: run test check property simulate native test-kernels kernels-report test-gpu clean help
+.PHONY: run test check property simulate crash native test-kernels kernels-report test-gpu clean help
 
 help:
 	@sed -n 's/^# make/make/p' $(MAKEFILE_LIST)
@@ -55,6 +56,9 @@ test-gpu: $(STAMP)
 kernels-report: $(STAMP)
 	PYTHONPATH=kernels $(PY) kernels/bench/triton_report.py --dtype bfloat16
 	PYTHONPATH=kernels $(PY) kernels/bench/triton_report.py --dtype float32 --head-dim 128
+
+crash: $(STAMP)
+	$(PY) -m tests.crash --rounds 50
 
 clean:
 	rm -rf $(VENV) build dist out

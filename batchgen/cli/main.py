@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import signal
 import sys
-from types import FrameType
 from typing import Annotated
 
 import typer
 
 from batchgen.cli import bench, models, options, plan, run, validate, version
+from batchgen.cli.signals import Signals
 from batchgen.errors import BatchgenError
 
 __all__ = ["app", "main"]
@@ -41,7 +40,8 @@ def root(
 
 def main() -> None:
     """Run the command line of this process and exit with the code that PROTOCOL names."""
-    signal.signal(signal.SIGTERM, _terminate)
+    signals = Signals()
+    signals.install()
     try:
         app(prog_name="batchgen")
     except BatchgenError as error:
@@ -52,8 +52,5 @@ def main() -> None:
             "This is a bug in batchgen. Please report it with the lines above, the command and `batchgen version`."
         )
         raise
-
-
-def _terminate(number: int, _frame: FrameType | None) -> None:
-    """End like an exception does, so that everything closes on the way out; 128 + signal is the shell's convention."""
-    sys.exit(128 + number)
+    finally:
+        signals.leave()
