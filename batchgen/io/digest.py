@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Collection
 from typing import Any
 
@@ -15,7 +16,8 @@ __all__ = ["request_digest"]
 
 
 def request_digest(row: RawRow, columns: Collection[str], *context: object) -> str:
-    """32 hex digits over all that a row's result depends on, the run's settings aside.
+    """32 hex digits over all that a row's result depends on, the run's settings aside; the order of keys is no part
+    of it.
 
     `columns`: the input columns that the output has. `context`: what else the result depends on, such as the line of
     an earlier row with the same custom_id.
@@ -37,6 +39,6 @@ def _plain(value: pa.Array | str | None) -> Any:
 
 def _bytes(value: Any) -> bytes:
     try:
-        return orjson.dumps(value, default=repr, option=orjson.OPT_NON_STR_KEYS)
+        return orjson.dumps(value, default=repr, option=orjson.OPT_NON_STR_KEYS | orjson.OPT_SORT_KEYS)
     except TypeError:  # half a surrogate pair, or a number that JSON has no room for
-        return repr(value).encode("utf-8", "surrogatepass")
+        return json.dumps(value, default=repr, sort_keys=True).encode()

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from typing import ParamSpec, TypeVar
 
 from batchgen.core.step import Capacity, ModelRunner, StepPlan, StepResult
 
 __all__ = ["RunnerInThread", "Worker"]
 
+_HEARING_S = 0.25
 P = ParamSpec("P")
 T = TypeVar("T")
 
@@ -26,7 +28,12 @@ class Worker:
 
     def call(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Run a function in the thread and wait for it. An interrupt ends the waiting, not the call."""
-        return self._pool.submit(function, *args, **kwargs).result()
+        future = self._pool.submit(function, *args, **kwargs)
+        while not future.done():
+            # A signal that comes just before a wait for a lock is heard only when that ends.
+            with suppress(TimeoutError):
+                future.exception(timeout=_HEARING_S)
+        return future.result()
 
     def end_with(self, function: Callable[[], None]) -> None:
         """Run a last function when the calls before are over, without waiting for it."""
