@@ -52,7 +52,7 @@ struct KernelTable {
     size_t (*attention_scratch)(int q_heads, CacheView cache);
     void (*attention)(const float* qkv, int q_heads, CacheView cache, float scale, int window, BatchView batch, const TokenTile* tiles, float* out, void* scratch, int begin, int end);
 
-    // ---- sampling (sampling.inc) -----------------------------------------------------------------------------------
+    // ---- sampling (sampling.inc, logits.inc) -----------------------------------------------------------------------
     // One row as ops.Program.sample defines it; scratch: vocab * 8 bytes.
     int32_t (*sample)(const float* logits, int vocab, float temperature, int top_k, float top_p, float min_p, uint64_t seed, int64_t position, void* scratch);
     // out [vocab] = the logits of one row as the changes leave them; returns whether any is above minus infinity.
