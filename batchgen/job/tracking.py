@@ -174,7 +174,7 @@ class Tracker:
             encoded = None
             if isinstance(request, GenRequest):
                 encoded = encoder.begin(request)
-                samples += len(request.prompts) * request.n
+                samples += len(request.prompts) * request.samples
             read.append(_Row(arrival, request, encoded))
         return read
 
