@@ -13,6 +13,7 @@ from batchgen.text.grammar import Grammars
 from batchgen.text.prompt import Prompter
 from batchgen.text.template import load_template
 from batchgen.text.tokenizer import end_token_ids, load_tokenizer
+from batchgen.text.tools import Tools
 
 __all__ = ["TextCheck", "text_check"]
 
@@ -24,15 +25,17 @@ class TextCheck:
     prompter: Prompter
     grammars: Grammars | None
     """None where there is no tokenizer, without which no text is read."""
+    tools: Tools | None
 
     def fault(self, request: GenRequest) -> RowFault | None:
         """Why a request would be refused; None where it can run."""
         encoded = self.prompter.encode(request)
         if isinstance(encoded, RowFault):
             return encoded
-        if request.constraint is None or self.grammars is None:
+        if self.grammars is None or self.tools is None:
             return None
-        guide = self.grammars.compile(request.constraint)
+        constraint = self.tools.prepared(request).constraint
+        guide = None if constraint is None else self.grammars.compile(constraint)
         return guide if isinstance(guide, RowFault) else None
 
     def close(self) -> None:
@@ -45,7 +48,10 @@ def text_check(checkpoint: Checkpoint, max_model_len: int | None) -> TextCheck:
     """The check for a model. Raises `UnsupportedModelError` for one that we don't run."""
     spec, tokenizer = read_spec(checkpoint.config), load_tokenizer(checkpoint)
     context = min(spec.context_length, max_model_len or spec.context_length)
+    template = load_template(checkpoint)
     embedding = EmbeddingSpec(spec.hidden, checkpoint.pooling)
-    prompter = Prompter(tokenizer, load_template(checkpoint), spec.vocab_size, context, embedding)
-    ends = end_token_ids(checkpoint, tokenizer)
-    return TextCheck(prompter, None if tokenizer is None else Grammars(tokenizer, ends, spec.vocab_size))
+    prompter = Prompter(tokenizer, template, spec.vocab_size, context, embedding)
+    if tokenizer is None:
+        return TextCheck(prompter, None, None)
+    grammars = Grammars(tokenizer, end_token_ids(checkpoint, tokenizer), spec.vocab_size)
+    return TextCheck(prompter, grammars, Tools.of_model(template, tokenizer))

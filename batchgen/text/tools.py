@@ -128,7 +128,7 @@ def _call(value: Any) -> ToolCall:
             "name": str() as name,
             "parameters": dict() as arguments,
         }:
-            return ToolCall(_valid(name), _valid(json.dumps(arguments, ensure_ascii=False)))
+            return ToolCall(_valid(name), _valid(json.dumps(arguments, ensure_ascii=False, allow_nan=False)))
     raise ValueError("not a call")
 
 

@@ -82,6 +82,7 @@ def test_calls_are_read(template: str, text: str, content: str | None, calls: li
         (HERMES, ""),
         (HERMES, '<tool_call>{"name": "add", "arguments": {"a": </tool_call>'),
         (HERMES, '<tool_call>{"name": "add", "arguments": {"a": NaN}}</tool_call>'),
+        (HERMES, '<tool_call>{"name": "add", "arguments": {"a": 1e999}}</tool_call>'),
         (HERMES, '<tool_call>{"name": "add", "arguments": "text"}</tool_call>'),
         (HERMES, '<tool_call>{"name": "add", "arguments": {"a": "\\ud800"}}</tool_call>'),
         (HERMES, "<tool_call>" + "[" * 100_000),
