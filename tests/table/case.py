@@ -41,6 +41,8 @@ class Case:
     choices: int | None = 1
     effective: Mapping[str, Any] = field(default_factory=dict)
     """Stands in the effective values."""
+    parses: bool = True
+    """With the types of the `openai` package, which know no null score and no packed embedding."""
     check: Callable[[Mapping[str, Any]], bool] | None = None
     """Whether the response body is as it should be."""
 

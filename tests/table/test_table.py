@@ -20,12 +20,27 @@ from tests.table.calls import CALLS
 from tests.table.case import Case
 from tests.table.constraints import CONSTRAINTS
 from tests.table.envelopes import ENVELOPES
+from tests.table.outputs import EMBEDDINGS, PENALTIES, SCORES
 from tests.table.parameters import LIMITS, OTHERS, SAMPLING, STOPS
 from tests.table.prompts import CHATS, PROMPTS
 from tests.tiny_model import TEMPLATE
 from tests.tiny_tokenizers import byte_level
 
-CASES = [*ENVELOPES, *CHATS, *PROMPTS, *SAMPLING, *LIMITS, *STOPS, *OTHERS, *CONSTRAINTS, *CALLS, *BATCHES]
+CASES = [
+    *ENVELOPES,
+    *CHATS,
+    *PROMPTS,
+    *SAMPLING,
+    *LIMITS,
+    *STOPS,
+    *OTHERS,
+    *PENALTIES,
+    *SCORES,
+    *EMBEDDINGS,
+    *CONSTRAINTS,
+    *CALLS,
+    *BATCHES,
+]
 GOOD = [case for case in CASES if case.code is None]
 TYPES: Mapping[str, Any] = {
     "chat.completion": ChatCompletion,
@@ -94,12 +109,13 @@ def test_a_line_has_its_row(case: Case, rows: Mapping[str, Row]) -> None:
         return
     assert row["error"] is None
     body = json.loads(row["response"])
-    TYPES[body["object"]].model_validate(body)
+    if case.parses:
+        TYPES[body["object"]].model_validate(body)
     if case.choices is not None:
         choices = body["choices"]
         assert [choice["index"] for choice in choices] == list(range(case.choices))
         assert {choice["finish_reason"] for choice in choices} <= {"stop", "length", "tool_calls"}
-    assert body["usage"]["completion_tokens"] == row["completion_tokens"]
+    assert body["usage"].get("completion_tokens", 0) == row["completion_tokens"]
     expected = {
         "finish_reason": case.finish,
         "text": case.text,
