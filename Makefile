@@ -7,6 +7,7 @@
 # make test-kernels   many random cases for each Triton kernel, under the interpreter
 # make test-gpu       the same on a GPU, the golden tests there, and what it reaches; GPU_ARGS="--chat FILE"
 # make kernels-report registers, spills and shared memory of each Triton kernel; needs no GPU
+# make test-airflow   the DAG of docs/examples under the real Airflow
 VENV ?= .venv
 PY := $(VENV)/bin/python
 STAMP := $(VENV)/.installed
@@ -14,7 +15,7 @@ SOURCES := pyproject.toml constraints.txt kernels/CMakeLists.txt $(wildcard kern
 export HF_HUB_OFFLINE := 1
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: run test check property simulate crash native test-kernels kernels-report test-gpu clean help
+.PHONY: run test check property simulate crash native test-kernels kernels-report test-gpu test-airflow clean help
 
 help:
 	@sed -n 's/^# make/make/p' $(MAKEFILE_LIST)
@@ -42,6 +43,19 @@ check: $(STAMP)
 
 property: $(STAMP)
 	$(PY) -m pytest tests/property --hypothesis-profile=thorough
+
+# Airflow has an environment of its own: its pins are not ours.
+AIRFLOW := build/airflow
+AIRFLOW_WORK := $(abspath build/airflow-work)
+
+test-airflow: $(STAMP)
+	test -x $(AIRFLOW)/bin/airflow || python3 -m venv $(AIRFLOW)
+	$(AIRFLOW)/bin/pip install -q 'apache-airflow>=3' apache-airflow-providers-cncf-kubernetes
+	rm -rf $(AIRFLOW_WORK) && mkdir -p $(AIRFLOW_WORK)/bin
+	ln -s $(abspath $(VENV)/bin/batchgen) $(AIRFLOW_WORK)/bin/batchgen
+	head -n 2 sample_data/requests.jsonl > $(AIRFLOW_WORK)/2026-01-01.jsonl
+	AIRFLOW_HOME=$(AIRFLOW_WORK) AIRFLOW__CORE__LOAD_EXAMPLES=false AIRFLOW__CORE__DAGS_FOLDER=$(abspath docs/examples) \
+	PATH=$(AIRFLOW_WORK)/bin:$$PATH $(AIRFLOW)/bin/python tests/airflow/check_dag.py $(AIRFLOW_WORK)
 
 simulate: $(STAMP)
 	$(PY) -m batchgen.bench.policies

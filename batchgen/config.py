@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-__all__ = ["EngineConfig", "InputConfig", "JobConfig", "ModelConfig", "OutputConfig"]
+__all__ = ["EngineConfig", "InputConfig", "JobConfig", "MergeConfig", "ModelConfig", "OutputConfig"]
 
 Dtype = Literal["auto", "float32", "float", "bfloat16", "float16", "half"]
 Device = Literal["auto", "cpu", "cuda"]
@@ -119,3 +119,21 @@ class JobConfig:
     """Seconds without a token or a finished row after which the job ends with exit code 124; None: never."""
     log_requests: bool = False
     """Log requests and the faults of rows with their text, which log lines otherwise never hold."""
+    num_shards: int = 1
+    """Processes that share the input."""
+    shard_index: int = 0
+    """Which of them this is, in [0, num_shards)."""
+    skip_exit_code: int | None = None
+    """The exit code where there was nothing to do; None: 0."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MergeConfig:
+    """A whole `merge`."""
+
+    merged_file: str | None = None
+    """The output that the shards become; None: the one that they are named after."""
+    error_file: Path | None = None
+    overwrite: bool = False
+    merge_anyway: bool = False
+    """Also shards whose settings differ."""

@@ -23,7 +23,7 @@ LAYERS = (
     frozenset({"ui", "engine", "io", "text", "model"}),
     frozenset({"protocol"}),
     frozenset({"checkpoint"}),
-    frozenset({"config", "progress"}),
+    frozenset({"config", "progress", "sandbox"}),
     frozenset({"core"}),
     frozenset({"errors"}),
 )
@@ -176,6 +176,23 @@ def test_the_environment_is_read_by_the_command_line_alone() -> None:
 
 def test_modules_hold_no_mutable_state() -> None:
     assert [state for module in (*BATCHGEN, *KERNELS) for state in module_state(module)] == []
+
+
+def unpickling(module: Module) -> Iterator[str]:
+    """Ways to read a pickle, which runs whatever its writer wanted."""
+    forbidden = {"pickle", "cPickle", "_pickle", "dill", "cloudpickle", "joblib", "shelve", "marshal"}
+    yield from (f"{module.name} imports {name}" for name in module.imports if name.split(".")[0] in forbidden)
+    for node in ast.walk(module.tree):
+        if isinstance(node, ast.Call):
+            called = ast.unparse(node.func)
+            if called in {"torch.load", "pd.read_pickle"} or any(word.arg == "allow_pickle" for word in node.keywords):
+                yield f"{module.name}, line {node.lineno}: {called}"
+
+
+def test_nothing_is_unpickled() -> None:
+    assert [found for module in (*BATCHGEN, *KERNELS) for found in unpickling(module)] == []
+    source = "import pickle\ntorch.load(x)\nnp.load(x, allow_pickle=True)\nload(x)\n"
+    assert len(list(unpickling(Module("m", source)))) == 3
 
 
 @pytest.mark.parametrize(

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import atexit
 import hashlib
+import logging
 import os
+import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
@@ -14,7 +17,9 @@ import orjson
 
 from batchgen.errors import ModelNotFoundError
 
-__all__ = ["atomic_file", "cached_sha256", "file_sha256", "read_json", "write_json"]
+__all__ = ["atomic_file", "cached", "cached_sha256", "file_sha256", "read_json"]
+
+_log = logging.getLogger(__name__)
 
 
 @contextmanager
@@ -37,6 +42,27 @@ def atomic_file(path: Path) -> Iterator[IO[bytes]]:
             raise
 
 
+def cached(cache: Path, name: str, make: Callable[[], bytes]) -> Path:
+    """The file `name` of a cache folder, made if it is not there.
+
+    Where the folder can't be written, as on a read-only disk, it is made in a temporary folder for this process.
+    """
+    path = cache / name
+    if path.is_file():
+        return path
+    content = make()
+    try:
+        with atomic_file(path) as file:
+            file.write(content)
+    except OSError as error:
+        _log.warning("%s cannot be written, so it is made anew in every run: %s", path, error)
+        temporary = Path(tempfile.mkdtemp(prefix="batchgen-"))
+        atexit.register(shutil.rmtree, temporary, ignore_errors=True)
+        path = temporary / path.name
+        path.write_bytes(content)
+    return path
+
+
 def read_json(path: Path) -> dict[str, Any]:
     """The JSON object in a file of a checkpoint. Raises `ModelNotFoundError` where the file holds anything else."""
     try:
@@ -46,12 +72,6 @@ def read_json(path: Path) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise ModelNotFoundError(f"{path} must hold a JSON object, found {type(value).__name__}")
     return value
-
-
-def write_json(path: Path, value: object) -> None:
-    """Write `value` as JSON, atomically. Dataclasses become objects."""
-    with atomic_file(path) as file:
-        file.write(orjson.dumps(value))
 
 
 def file_sha256(path: Path) -> str:
@@ -68,10 +88,5 @@ def cached_sha256(path: Path, cache: Path) -> str:
     path = path.resolve()
     state = path.stat()
     identity = f"{path}\0{state.st_size}\0{state.st_ino}\0{state.st_mtime_ns}\0{state.st_ctime_ns}"
-    entry = cache / "sha256" / hashlib.sha256(os.fsencode(identity)).hexdigest()
-    if entry.is_file():
-        return entry.read_text("ascii")
-    digest = file_sha256(path)
-    with atomic_file(entry) as file:
-        file.write(digest.encode("ascii"))
-    return digest
+    name = hashlib.sha256(os.fsencode(identity)).hexdigest()
+    return cached(cache, f"sha256/{name}", lambda: file_sha256(path).encode("ascii")).read_text("ascii")

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from batchgen.checkpoint.files import atomic_file, read_json
+from batchgen.checkpoint.files import cached, read_json
 from batchgen.checkpoint.types import SafetensorsWeights
 from batchgen.errors import ModelNotFoundError, UnsupportedModelError
 
@@ -80,20 +80,21 @@ def tokenizer_in(folder: Path, cache: Path) -> Path | None:
         return None
     extra = ("merges.txt", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "config.json")
     sources += [folder / name for name in extra if (folder / name).is_file()]
-    converted = cache / "tokenizers" / _digest(path.read_bytes() for path in sources) / "tokenizer.json"
-    if not converted.is_file():
-        from transformers import AutoTokenizer  # seconds to import: only for a tokenizer that was never seen
+    name = f"tokenizers/{_digest(path.read_bytes() for path in sources)}/tokenizer.json"
+    return cached(cache, name, lambda: _converted_tokenizer(folder, sources[0]))
 
-        try:
-            tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
-            content = tokenizer.backend_tokenizer.to_str()
-        except (ValueError, KeyError, TypeError, AttributeError, ImportError, OSError) as error:
-            raise UnsupportedModelError(
-                f"the tokenizer in {sources[0]} cannot be converted to tokenizer.json: {error}"
-            ) from error
-        with atomic_file(converted) as target:
-            target.write(content.encode())
-    return converted
+
+def _converted_tokenizer(folder: Path, source: Path) -> bytes:
+    from transformers import AutoTokenizer  # seconds to import: only for a tokenizer that was never seen
+
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
+        content: str = tokenizer.backend_tokenizer.to_str()
+    except (ValueError, KeyError, TypeError, AttributeError, ImportError, OSError) as error:
+        raise UnsupportedModelError(
+            f"the tokenizer in {source} cannot be converted to tokenizer.json: {error}"
+        ) from error
+    return content.encode()
 
 
 def folder_fingerprint(config: Mapping[str, Any], tokenizer_sha256: str, files: Iterable[Path]) -> str:

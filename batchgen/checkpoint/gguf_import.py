@@ -9,7 +9,7 @@ from typing import Any
 
 import orjson
 
-from batchgen.checkpoint.files import atomic_file, cached_sha256, write_json
+from batchgen.checkpoint.files import cached, cached_sha256
 from batchgen.checkpoint.gguf_config import (
     MODEL_TYPES,
     config_from_header,
@@ -48,9 +48,7 @@ def import_header(file: Path, cache: Path) -> ImportedGGUF:
         if start.read(4) != b"GGUF":
             raise ModelNotFoundError(f"{file} is not a GGUF file: it does not start with the letters GGUF")
     sha256 = cached_sha256(file, cache)
-    entry = _folder(cache, sha256) / "header.json"
-    if not entry.is_file():
-        write_json(entry, _convert_header(file))
+    entry = cached(cache, _name(sha256, "header.json"), lambda: orjson.dumps(_convert_header(file)))
     found = orjson.loads(entry.read_bytes())
     tensors = tuple(GGUFTensor(**tensor | {"shape": tuple(tensor["shape"])}) for tensor in found["tensors"])
     return ImportedGGUF(
@@ -69,23 +67,24 @@ def import_tokenizer(file: Path, imported: ImportedGGUF, cache: Path) -> Path | 
     """
     if imported.weights.architecture not in MODEL_TYPES:
         return None
-    entry = _folder(cache, imported.sha256) / "tokenizer.json"
-    if not entry.is_file():
-        from transformers import AutoTokenizer  # seconds to import: only for a file that was never seen
-
-        try:
-            tokenizer = AutoTokenizer.from_pretrained(file.parent, gguf_file=file.name, local_files_only=True)
-        except (ValueError, KeyError, TypeError, OSError) as error:
-            raise UnsupportedModelError(
-                f"the tokenizer in {file} cannot be converted: {error}; name another with --tokenizer"
-            ) from error
-        with atomic_file(entry) as target:
-            target.write(tokenizer.backend_tokenizer.to_str().encode())
-    return entry
+    return cached(cache, _name(imported.sha256, "tokenizer.json"), lambda: _convert_tokenizer(file))
 
 
-def _folder(cache: Path, sha256: str) -> Path:
-    return cache / "gguf" / sha256 / str(_FORMAT)
+def _name(sha256: str, file: str) -> str:
+    return f"gguf/{sha256}/{_FORMAT}/{file}"
+
+
+def _convert_tokenizer(file: Path) -> bytes:
+    from transformers import AutoTokenizer  # seconds to import: only for a file that was never seen
+
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(file.parent, gguf_file=file.name, local_files_only=True)
+    except (ValueError, KeyError, TypeError, OSError) as error:
+        raise UnsupportedModelError(
+            f"the tokenizer in {file} cannot be converted: {error}; name another with --tokenizer"
+        ) from error
+    content: str = tokenizer.backend_tokenizer.to_str()
+    return content.encode()
 
 
 def _convert_header(file: Path) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from batchgen.errors import ModelNotFoundError
 
-__all__ = ["download", "is_hub_id"]
+__all__ = ["download", "is_commit", "is_hub_id"]
 
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?(@[\w./-]+)?")
 _TEXT_FILES = ("*.json", "*.jinja", "*.model", "merges.txt", "vocab.txt")
@@ -16,6 +16,11 @@ _TEXT_FILES = ("*.json", "*.jinja", "*.model", "merges.txt", "vocab.txt")
 def is_hub_id(reference: str) -> bool:
     """Whether a reference has the form `name`, `owner/name`, either with `@revision`."""
     return _HUB_ID.fullmatch(reference) is not None and not reference.endswith((".gguf", ".json", ".safetensors"))
+
+
+def is_commit(revision: str) -> bool:
+    """Whether a revision is a commit in full, which always means the same files."""
+    return re.fullmatch(r"[0-9a-f]{40}", revision) is not None
 
 
 def download(repository: str, revision: str | None, *, with_weights: bool) -> Path:

@@ -10,9 +10,10 @@ from typing import Any, Literal
 
 from batchgen.bench.datasets import DatasetConfig
 from batchgen.bench.quality import QualityConfig
-from batchgen.config import EngineConfig, InputConfig, JobConfig, Kernels, ModelConfig, OutputConfig
+from batchgen.cli.environment import array_size
+from batchgen.config import EngineConfig, InputConfig, JobConfig, Kernels, MergeConfig, ModelConfig, OutputConfig
 
-__all__ = ["FLAGS", "CalibrateConfig", "Flag", "ReportConfig", "StreamConfig"]
+__all__ = ["FLAGS", "CalibrateConfig", "Flag", "ReportConfig", "ShowConfig", "StreamConfig"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,6 +39,13 @@ class CalibrateConfig:
 
     threads: int | None = None
     kernels: Kernels = "auto"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShowConfig:
+    """How `status` and `inspect` show what they found."""
+
+    json: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,6 +79,24 @@ def failure_limit(value: str | int) -> str:
     if not re.fullmatch(r"\d+|\d+(\.\d+)?%", str(value)):
         raise ValueError(f"{value!r} is neither a number of rows nor a percentage such as 5%")
     return str(value)
+
+
+def exit_code(value: str | int) -> int:
+    """A code that a process can end with, beside 0."""
+    if not re.fullmatch(r"\d{1,3}", str(value)) or not 1 <= int(value) <= 255:
+        raise ValueError(f"{value!r} is no exit code between 1 and 255")
+    return int(value)
+
+
+def shard_count(value: str | int) -> int:
+    """A number of shards; `auto` asks the scheduler."""
+    if value == "auto":
+        if (count := array_size()) is None:
+            raise ValueError("auto: this is no task of a Slurm array; give the number of shards")
+        return count
+    if not re.fullmatch(r"[1-9]\d*", str(value)):
+        raise ValueError(f"{value!r} is neither a number of shards nor auto")
+    return int(value)
 
 
 _MODEL: Mapping[str, Flag] = {
@@ -157,9 +183,34 @@ _JOB: Mapping[str, Flag] = {
     "stall_timeout": Flag(
         help="End with exit code 124 and a dump of the state if no token came for so many seconds.", minimum=0.1
     ),
+    "num_shards": Flag(
+        help="Processes that share the input, each of which runs one shard; auto: tasks of the Slurm array.",
+        parser=shard_count,
+        metavar="N|auto",
+    ),
+    "shard_index": Flag(
+        help="Which shard this is, from 0. Default: the index of the Kubernetes indexed job or of the Slurm array.",
+        minimum=0,
+    ),
+    "skip_exit_code": Flag(
+        help="Exit code where there was nothing to do, such as 99, by which Airflow marks a task as skipped.",
+        parser=exit_code,
+        metavar="1-255",
+    ),
     "log_requests": Flag(
         help="Log requests and the faults of rows with their text, which log lines otherwise never hold."
     ),
+}
+
+_MERGE: Mapping[str, Flag] = {
+    "merged_file": Flag(
+        help="A folder, or one .jsonl, .parquet or .arrow file. Default: the output that the shards are named after.",
+        names=("--output-file", "-o"),
+        metavar="PATH",
+    ),
+    "error_file": Flag(help="A .jsonl file that failed requests go to as well."),
+    "overwrite": Flag(help="Replace the results that are at the output."),
+    "merge_anyway": Flag(help="Join shards that were run with different settings or kernels."),
 }
 
 _DATASET: Mapping[str, Flag] = {
@@ -219,9 +270,11 @@ FLAGS: Mapping[type, Mapping[str, Flag]] = MappingProxyType(
         InputConfig: _INPUT,
         OutputConfig: _OUTPUT,
         JobConfig: _JOB,
+        MergeConfig: _MERGE,
         DatasetConfig: _DATASET,
         QualityConfig: _QUALITY,
         StreamConfig: _STREAMS,
+        ShowConfig: {"json": Flag(help="One JSON object instead of text.")},
         ReportConfig: _REPORT,
         CalibrateConfig: _CALIBRATE,
     }

@@ -7,9 +7,9 @@ from typing import Annotated
 
 import typer
 
-from batchgen.cli import bench, models, options, plan, run, validate, version
-from batchgen.cli.signals import Signals
-from batchgen.errors import BatchgenError
+from batchgen.cli import bench, merge, models, options, plan, run, show, validate, version
+from batchgen.cli.signals import Signals, leave_now
+from batchgen.errors import BatchgenError, StalledError
 
 __all__ = ["app", "main"]
 
@@ -23,6 +23,9 @@ app = typer.Typer(
 app.command("run-batch", epilog=options.EPILOG)(run.run_batch)
 app.command("plan", epilog=options.EPILOG)(plan.plan)
 app.command("validate", epilog=options.EPILOG)(validate.validate)
+app.command("merge", epilog=options.EPILOG)(merge.merge)
+app.command("status", epilog=options.EPILOG)(show.status)
+app.command("inspect", epilog=options.EPILOG)(show.inspect)
 app.add_typer(models.app, name="models")
 app.add_typer(bench.app, name="bench")
 app.command("version")(version.version)
@@ -47,6 +50,10 @@ def main() -> None:
     except BatchgenError as error:
         typer.echo(f"error: {error}", err=True)
         sys.exit(error.exit_code)
+    except SystemExit as ending:
+        if ending.code == StalledError.exit_code:
+            leave_now(StalledError.exit_code)
+        raise
     except Exception as error:
         error.add_note(
             "This is a bug in batchgen. Please report it with the lines above, the command and `batchgen version`."

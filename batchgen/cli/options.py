@@ -19,7 +19,7 @@ import typer
 from batchgen.cli.flags import FLAGS, Flag
 from batchgen.errors import UsageError
 
-__all__ = ["EPILOG", "Chosen", "file_to_write", "options"]
+__all__ = ["EPILOG", "Chosen", "file_to_write", "given", "options"]
 
 Config = TypeVar("Config")
 
@@ -58,6 +58,12 @@ def options(*configs: type) -> Callable[[Callable[..., None]], Callable[..., Non
         return call
 
     return decorate
+
+
+def given(context: typer.Context, name: str) -> bool:
+    """Whether an option has its value from the user, by whatever way."""
+    source = context.get_parameter_source(name)
+    return (source is not None and source.name not in {"DEFAULT", "DEFAULT_MAP"}) or name in (context.default_map or {})
 
 
 def file_to_write(name: str, text: str) -> Any:

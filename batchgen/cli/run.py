@@ -9,13 +9,14 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from batchgen.cli.arguments import Source, chosen_input
-from batchgen.cli.environment import home
+from batchgen.cli.environment import array_index, home
 from batchgen.cli.flags import StreamConfig
-from batchgen.cli.options import Chosen, file_to_write, options
+from batchgen.cli.options import Chosen, file_to_write, given, options
 from batchgen.cli.record import JobRecord
 from batchgen.cli.streams import READER_GONE, abandon_stdout, open_streams
 from batchgen.config import EngineConfig, InputConfig, JobConfig, ModelConfig, OutputConfig
 from batchgen.errors import BatchgenError, UsageError
+from batchgen.io.shards import shard_folder
 
 if TYPE_CHECKING:
     from batchgen.ui.metrics import MetricsFile
@@ -43,17 +44,19 @@ def run_batch(
     standard error).
     """
     source = chosen_input(chosen, context, source)
-    output = chosen.values["output_file"] or default_output(source)
+    output, shard_index = _shard(chosen, context, chosen.values["output_file"] or default_output(source))
     config = chosen.make(
         JobConfig,
         model=chosen.make(ModelConfig),
         engine=chosen.make(EngineConfig),
         input=chosen.make(InputConfig, input_file=source),
         output=chosen.make(OutputConfig, output_file=output),
+        shard_index=shard_index,
     )
     record = JobRecord(output, summary_file, _metrics(metrics_file, output))
     with record.kept(), open_streams(chosen.make(StreamConfig), *record.reporters) as reporter:
         if trust_remote_code:
+            _refuse_unpinned_code(config.model)
             logging.getLogger(__name__).warning("--trust-remote-code has no effect: code of checkpoints is never run")
         from batchgen.job import run_job
 
@@ -76,6 +79,42 @@ def default_output(source: str) -> str:
     if name.suffix in _PACKED:
         name = name.with_suffix("")
     return f"{name.stem}.out"
+
+
+def _shard(chosen: Chosen, context: typer.Context, output: str) -> tuple[str, int]:
+    """The output and the index of this process's shard; those of the whole job where there is one shard."""
+    number, index = chosen.values["num_shards"], chosen.values["shard_index"]
+    if number > 1 and not given(context, "shard_index"):
+        index = array_index()
+        if index is None:
+            raise UsageError(
+                f"--num-shards {number}: which of them is this? Give --shard-index, or run in a Kubernetes job with "
+                "completion mode Indexed or in a Slurm array"
+            )
+    if not 0 <= index < number:
+        raise UsageError(f"shard {index} of {number}: the index must be from 0 to {number - 1}")
+    if number == 1:
+        return output, index
+    if output == "-" or chosen.values["error_file"] is not None or chosen.values["order"] != "input":
+        raise UsageError(
+            "a shard has a folder in the input's order: leave out -o - and --order; merge has --error-file"
+        )
+    return shard_folder(output, index, number), index
+
+
+def _refuse_unpinned_code(model: ModelConfig) -> None:
+    """Code from the hub can change under its name: trust is for one commit."""
+    from batchgen.checkpoint.hub import is_commit
+    from batchgen.checkpoint.store import ALIASES
+
+    reference = model.model
+    if reference is None or reference in ALIASES or Path(reference).exists():
+        return
+    if not is_commit(model.revision or reference.partition("@")[2]):
+        raise UsageError(
+            f"--trust-remote-code: {reference} can change under its name; name the commit that you have read: "
+            f"{reference.partition('@')[0]}@COMMIT, 40 hexadecimal digits"
+        )
 
 
 def _metrics(path: Path | None, output: str) -> MetricsFile | None:

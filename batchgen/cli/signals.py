@@ -8,7 +8,7 @@ import sys
 import threading
 from types import FrameType
 
-__all__ = ["Signals"]
+__all__ = ["Signals", "leave_now"]
 
 _GRACE_S = 2.5
 
@@ -33,12 +33,7 @@ class Signals:
         """After a signal, end without waiting for threads that still compute. Without one, do nothing."""
         if self._number is None:
             return
-        for stream in (sys.stdout, sys.stderr):
-            try:
-                stream.flush()
-            except (OSError, ValueError):  # nobody reads it any more
-                continue
-        os._exit(128 + self._number)
+        leave_now(128 + self._number)
 
     def _unwind(self, number: int, _frame: FrameType | None) -> None:
         if self._number is not None:
@@ -50,3 +45,13 @@ class Signals:
         if number == signal.SIGINT:
             raise KeyboardInterrupt
         sys.exit(128 + number)
+
+
+def leave_now(code: int) -> None:
+    """End the process without waiting for threads, in which native code may still run."""
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except (OSError, ValueError):  # nobody reads it any more
+            continue
+    os._exit(code)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -15,7 +16,7 @@ from batchgen.io.durable import identity_of, writing
 from batchgen.io.manifest import BOOKKEEPING, Manifest, manifest_of, manifest_path
 from batchgen.io.sources import remove_temporaries, result_files
 
-__all__ = ["Claim", "claim_output"]
+__all__ = ["Claim", "claim_output", "is_held", "kept_folder"]
 
 _ENDINGS = frozenset({".jsonl", ".parquet", ".arrow"})
 
@@ -68,6 +69,24 @@ class Claim:
             remove_temporaries(self.folder)
 
 
+def kept_folder(output: Path) -> Path:
+    """Where the rows of an output and its bookkeeping are: the output itself, or a folder beside a single file."""
+    return output.with_name(f".{output.name}.batchgen") if output.suffix in _ENDINGS else output
+
+
+def is_held(folder: Path) -> bool:
+    """Whether a run is writing there now."""
+    lock = folder / BOOKKEEPING / "lock"
+    if not lock.is_file():
+        return False
+    with lock.open("rb") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+    return False
+
+
 @contextmanager
 def claim_output(config: OutputConfig, input_file: str) -> Iterator[Claim]:
     """Check the output and hold its lock, before anything costly is begun.
@@ -83,7 +102,7 @@ def claim_output(config: OutputConfig, input_file: str) -> Iterator[Claim]:
     output = Path(config.output_file)
     _check_output(output, input_file)
     single = output.suffix in _ENDINGS
-    folder = output.with_name(f".{output.name}.batchgen") if single else output
+    folder = kept_folder(output)
     if not (folder / BOOKKEEPING).exists():
         # Nobody can hold it, and a refusal leaves nothing behind.
         _refuse_foreign_files(folder)
@@ -102,7 +121,8 @@ def _locked(output: Path, bookkeeping: Path) -> Iterator[None]:
     with writing(output):
         bookkeeping.mkdir(parents=True, exist_ok=True)
         try:
-            lock.acquire(blocking=False)
+            # Not for another run, but for `is_held`, which holds the lock for a moment.
+            lock.acquire(timeout=0.1, poll_interval=0.02)
         except Timeout as error:
             message = f"{output}: another run is writing there; wait for it or name another output"
             raise OutputLockedError(message) from error

@@ -115,9 +115,10 @@ def _begins_with_system(messages: list[Any]) -> bool:
 
 def _template(source: str) -> Callable[[Mapping[str, Any]], str]:
     from jinja2 import StrictUndefined, TemplateError
-    from jinja2.sandbox import ImmutableSandboxedEnvironment
 
-    environment = ImmutableSandboxedEnvironment(undefined=StrictUndefined, keep_trailing_newline=True)
+    from batchgen.sandbox import BoundedEnvironment
+
+    environment = BoundedEnvironment(undefined=StrictUndefined, keep_trailing_newline=True)
     try:
         return environment.from_string(source).render
     except TemplateError as error:

@@ -12,7 +12,7 @@ import xxhash
 
 from batchgen.protocol.request import RawRow
 
-__all__ = ["request_digest"]
+__all__ = ["plain_bytes", "request_digest"]
 
 
 def request_digest(row: RawRow, columns: Collection[str], *context: object) -> str:
@@ -24,7 +24,7 @@ def request_digest(row: RawRow, columns: Collection[str], *context: object) -> s
     """
     fault = None if row.fault is None else (row.fault.code, row.fault.message)
     passed = {name: _plain(value) for name, value in row.extra.items() if name in columns}
-    return xxhash.xxh3_128_hexdigest(_bytes((row.data, passed, fault, context)))
+    return xxhash.xxh3_128_hexdigest(plain_bytes((row.data, passed, fault, context)))
 
 
 def _plain(value: pa.Array | str | None) -> Any:
@@ -37,7 +37,8 @@ def _plain(value: pa.Array | str | None) -> Any:
         return pa.record_batch([value], names=[""]).serialize().to_pybytes().hex()
 
 
-def _bytes(value: Any) -> bytes:
+def plain_bytes(value: Any) -> bytes:
+    """Bytes for hashing: equal for equal values, and for values that begin alike, alike as far."""
     try:
         return orjson.dumps(value, default=repr, option=orjson.OPT_NON_STR_KEYS | orjson.OPT_SORT_KEYS)
     except TypeError:  # half a surrogate pair, or a number that JSON has no room for

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import logging
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from itertools import count
+from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from batchgen.config import OutputConfig
+from batchgen.errors import OutputMismatchError
 from batchgen.io.claim import Claim
 from batchgen.io.durable import identity_of, writing
 from batchgen.io.journal import Journal
@@ -69,16 +72,26 @@ class Store:
         """Let the ledger know the results of earlier runs, but for failed ones that are to be tried again."""
         for path in result_files(self._folder):
             with writing(self._folder), open_results(path) as file:
-                source = Source(path, whole=file.whole)
-                number = self._sources.add(source)
-                usable = file.schema is not None and _compatible(file.schema, self._schema)
-                for at, batch in enumerate(file.batches):
-                    if usable:
-                        ledger.enter(_entries(file, at, number, source.rows, retry_failed=retry_failed))
-                    source.count(batch)
-                source.bytes = path.stat().st_size
+                number, source = self._enter(path, file)
+                if file.schema is not None and _compatible(file.schema, self._schema):
+                    for entries in _entries(file, number, retry_failed=retry_failed):
+                        ledger.enter(entries)
                 if not file.whole:
                     _logger.warning("%s is damaged: %d rows can be read, the others are run again", path, source.rows)
+
+    def take_over(self, path: Path) -> Iterator[Stored]:
+        """Take in a file of results from another folder, which stays as it is; its rows in its order.
+
+        Raises `OutputMismatchError` where it is damaged or has other columns.
+        """
+        with self._changing():
+            here = self._sources.journal_path()
+            _link(path, here)
+        with writing(self._folder), open_results(here) as file:
+            if not file.whole or file.schema is None or not _compatible(file.schema, self._schema):
+                raise OutputMismatchError(f"{path} is damaged, or has other columns than the shards before it")
+            number, _ = self._enter(here, file)
+        return _rows_of(here, number)
 
     def append(self, number: int, digest: str, row: ResultRow) -> None:
         """Take the result of the input's row `number`, counted from 0."""
@@ -127,6 +140,13 @@ class Store:
             self._journal.close()
             self._write_manifest()
 
+    def _enter(self, path: Path, file: ResultFile) -> tuple[int, Source]:
+        source = Source(path, whole=file.whole)
+        for batch in file.batches:
+            source.count(batch)
+        source.bytes = path.stat().st_size
+        return self._sources.add(source), source
+
     def _put(self, number: int, place: Place) -> None:
         self._parts.put(number if self._finished is None else next(self._finished), place)
         self.tick()
@@ -154,17 +174,34 @@ class Store:
             yield
 
 
-def _entries(
-    file: ResultFile, at: int, source: int, first: int, *, retry_failed: bool
-) -> Iterator[tuple[str | None, str, Stored]]:
-    """What the ledger takes of one batch, whose first row is row `first` of the file."""
-    batch = file.batches[at]
-    columns = (batch.column("custom_id"), batch.column("line"), pc.struct_field(batch.column("error"), "code"))
-    values = zip(*(column.to_pylist() for column in columns), file.digests_of(at), strict=True)
-    for row, (custom_id, line, code, digest) in enumerate(values, first):
-        retryable = code is not None and Code(code).retryable
-        if not (retryable and retry_failed):
-            yield custom_id, digest, Stored(source, row, line, failed=code is not None, retryable=retryable)
+def _entries(file: ResultFile, source: int, *, retry_failed: bool) -> Iterator[list[tuple[str | None, str, Stored]]]:
+    """What the ledger takes of a file, batch by batch."""
+    first = 0
+    for at, batch in enumerate(file.batches):
+        columns = (batch.column("custom_id"), batch.column("line"), pc.struct_field(batch.column("error"), "code"))
+        values = zip(*(column.to_pylist() for column in columns), file.digests_of(at), strict=True)
+        entries = []
+        for row, (custom_id, line, code, digest) in enumerate(values, first):
+            retryable = code is not None and Code(code).retryable
+            if not (retryable and retry_failed):
+                stored = Stored(source, row, line, failed=code is not None, retryable=retryable)
+                entries.append((custom_id, digest, stored))
+        yield entries
+        first += batch.num_rows
+
+
+def _rows_of(path: Path, source: int) -> Iterator[Stored]:
+    with open_results(path) as file:
+        for entries in _entries(file, source, retry_failed=False):
+            yield from (stored for _, _, stored in entries)
+
+
+def _link(path: Path, here: Path) -> None:
+    """The same file under another name; a copy where the two are on different disks."""
+    try:
+        here.hardlink_to(path)
+    except OSError:
+        shutil.copyfile(path, here)
 
 
 def _compatible(there: pa.Schema, wanted: pa.Schema) -> bool:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
+from itertools import count
 
 from batchgen.io.digest import request_digest
 from batchgen.io.ledger import Ledger
@@ -31,13 +32,23 @@ class Arrival:
 
 
 def arrivals(
-    rows: Iterable[RawRow], columns: Collection[str], ledger: Ledger, sink: Sink, counts: Counts
+    rows: Iterable[RawRow],
+    columns: Collection[str],
+    ledger: Ledger,
+    sink: Sink,
+    counts: Counts,
+    ours: Callable[[RawRow], bool],
 ) -> Iterator[Arrival]:
-    """Every row; for those that an earlier run has answered the sink is told so. `columns`: what the output has of the
-    input's columns."""
-    for number, row in enumerate(rows):
+    """Every row that is ours; for those that an earlier run has answered the sink is told so. `columns`: what the
+    output has of the input's columns."""
+    numbers = count()
+    for row in rows:
         custom_id = custom_id_of(row)
+        # Also of the rows of other shards: which custom_ids are taken is the same however the input is shared.
         first_line = None if custom_id is None else ledger.first_line(custom_id, row.line)
+        if not ours(row):
+            continue
+        number = next(numbers)
         # A row without a name, and one whose name is taken, have results that depend on where they stand.
         place = () if custom_id is not None and first_line is None else (row.line, first_line)
         digest = request_digest(row, columns, *place)

@@ -15,7 +15,7 @@ from batchgen.config import JobConfig
 from batchgen.errors import OutputMismatchError
 from batchgen.io.manifest import Manifest
 
-__all__ = ["new_manifest", "refuse_differences", "settings_of"]
+__all__ = ["differences", "new_manifest", "refuse_differences", "settings_of", "shard_name"]
 
 _FREE_ENGINE = frozenset(
     {"max_num_seqs", "max_num_batched_tokens", "block_size", "kv_cache_memory", "enable_prefix_caching", "threads"}
@@ -43,9 +43,16 @@ def settings_of(config: JobConfig, checkpoint: Checkpoint) -> dict[str, Any]:
         **engine,
         **rows,
     }
+    if config.num_shards > 1:
+        settings["shard"] = shard_name(config.shard_index, config.num_shards)
     # As the manifest gives it back, so that the two can be compared.
     read_back: dict[str, Any] = orjson.loads(orjson.dumps(settings))
     return read_back
+
+
+def shard_name(index: int, number: int) -> str:
+    """How the settings name a shard."""
+    return f"{index} of {number}"
 
 
 def new_manifest(
@@ -64,18 +71,21 @@ def new_manifest(
             engine=earlier.engine if settings == earlier.settings else None,
             counts=earlier.counts,
         )
-    run_id = hashlib.blake2b(orjson.dumps(settings), digest_size=8).hexdigest()
+    # Shards of one job have one id.
+    shared = {name: value for name, value in settings.items() if name != "shard"}
+    run_id = hashlib.blake2b(orjson.dumps(shared), digest_size=8).hexdigest()
     return Manifest(run_id=run_id, created=int(time.time()), settings=settings, layout=layout, input=source)
 
 
 def refuse_differences(output: str, earlier: Mapping[str, Any], now: Mapping[str, Any]) -> None:
     """Raise `OutputMismatchError` with every difference where rows of the two would not go together."""
-    if found := list(_differences(earlier, now)):
+    if found := list(differences(earlier, now)):
         message = f"{output}: has results of a run with other settings; --overwrite replaces them, --resume-anyway "
         raise OutputMismatchError("\n".join([f"{message}keeps them beside the new ones:", *found]))
 
 
-def _differences(earlier: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[str]:
+def differences(earlier: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[str]:
+    """A line for each setting that the two have not in common."""
     for name in {**earlier, **now}:
         there, here = (orjson.dumps(settings.get(name)).decode() for settings in (earlier, now))
         if there != here:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from batchgen.checkpoint.types import Checkpoint
 from batchgen.config import EngineConfig, InputConfig, JobConfig, ModelConfig
-from batchgen.errors import InvalidInputError, UsageError
+from batchgen.errors import InvalidInputError, OutOfResourcesError, UsageError
 from batchgen.io.claim import Claim, claim_output
 from batchgen.io.ledger import Ledger
 from batchgen.io.manifest import Manifest
@@ -24,6 +24,8 @@ from batchgen.job.counting import RowCount
 from batchgen.job.finding import find_checkpoint, model_of_run
 from batchgen.job.fingerprint import new_manifest, refuse_differences, settings_of
 from batchgen.job.intake import AnyModel, FirstNamedModel
+from batchgen.job.progress_file import recorded
+from batchgen.job.share import Share, share_of_input
 from batchgen.job.summary import Counts, Summary, failures_exceed
 from batchgen.job.validate import Validation
 from batchgen.progress import Reporter
@@ -61,7 +63,15 @@ def run_job(config: JobConfig, home: Path, reporter: Reporter) -> Summary:
             if config.strict:
                 _refuse_faulty_input(config.input, config.model)
             counts = Counts()
-            generation = _run(config, checkpoint, claim, manifest, counts, reporter)
+            try:
+                generation = _run(config, checkpoint, claim, manifest, counts, reporter)
+            except (MemoryError, RuntimeError) as error:
+                if not _says_memory_is_full(error):
+                    raise
+                raise OutOfResourcesError(
+                    f"the memory is full ({error or 'an allocation failed'}); finished rows are kept. Lower --window, "
+                    "--max-num-seqs or --kv-cache-memory, or free some, and run again"
+                ) from error
     engine = manifest.engine or {}
     return Summary(
         counts=counts,
@@ -74,6 +84,7 @@ def run_job(config: JobConfig, home: Path, reporter: Reporter) -> Summary:
         kernels=engine.get("kernels"),
         precision=engine.get("precision"),
         too_many_failed=failures_exceed(counts, config.max_failed),
+        skip_exit_code=config.skip_exit_code,
     )
 
 
@@ -87,14 +98,19 @@ def _run(
 ) -> Generation | None:
     """Bring the output up to the input; None where that needed no model."""
     claim.prepare()
+    share = share_of_input(config)
     passed = passed_through(config.input)
     schema = result_schema(config.output.response_as, passed)
+    line_format = _line_format(config)
+    manifest.input = {**manifest.input, **share.facts, "line_format": line_format}
     with Ledger() as ledger:
-        sink = open_sink(claim, config.output, schema, manifest, _line_format(config))
+        sink = open_sink(claim, config.output, schema, manifest, line_format)
         try:
             sink.enter_earlier(ledger, retry_failed=config.output.retry_failed)
-            rows = arrivals(open_rows(config.input), {field.name for field in passed}, ledger, sink, counts)
-            generation = _generate(config, checkpoint, sink, counts, rows, reporter)
+            columns = {field.name for field in passed}
+            rows = arrivals(open_rows(config.input), columns, ledger, sink, counts, share.holds)
+            with recorded(reporter, claim.folder) as recording:
+                generation = _generate(config, checkpoint, sink, counts, rows, share, recording)
         except BaseException:
             sink.stop()
             raise
@@ -109,6 +125,7 @@ def _generate(
     sink: Sink,
     counts: Counts,
     rows: Iterator[Arrival],
+    share: Share,
     reporter: Reporter,
 ) -> Generation | None:
     """Run the rows that have no result; without any, no model is loaded."""
@@ -120,7 +137,7 @@ def _generate(
     from batchgen.job.watchdog import Watchdog
     from batchgen.job.worker import Worker
 
-    rows_total = RowCount(config.input, sink.manifest)
+    rows_total = RowCount(share.count, sink.manifest)
     reporter.stage("loading model")
     worker, close = Worker(), _nothing
     try:
@@ -172,6 +189,12 @@ def _counts_of(manifest: Manifest) -> Counts:
     return Counts(completed=rows - failed, failed=failed, resumed=rows)
 
 
+def _says_memory_is_full(error: Exception) -> bool:
+    """Also in the words of torch, which has no exception of its own for it on the CPU."""
+    said = str(error)
+    return isinstance(error, MemoryError) or "allocate memory" in said or "out of memory" in said
+
+
 def _nothing() -> None:
     pass
 
@@ -181,5 +204,8 @@ def _refuse_faulty_input(config: InputConfig, model: ModelConfig) -> None:
         raise UsageError("--strict reads the input twice, which standard input does not allow; give a file")
     models = FirstNamedModel() if model.model is None and not config.ignore_request_model else AnyModel()
     faults = (found for found in Validation(config, models).faults() if not found.warning)
-    if faulty := [f"  line {found.line}: {found.fault.code}: {found.fault.message}" for found in islice(faults, 10)]:
-        raise InvalidInputError("\n".join([f"{config.input_file} has invalid lines; the first of them:", *faulty]))
+    # Not the faults' messages, which quote the lines: this goes to the log.
+    places = (f"  line {found.line}: {found.fault.code} {found.fault.param or ''}".rstrip() for found in faults)
+    if faulty := list(islice(places, 10)):
+        said = f"{config.input_file} has invalid lines; `batchgen validate` says what to change. The first of them:"
+        raise InvalidInputError("\n".join([said, *faulty]))

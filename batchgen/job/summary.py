@@ -66,11 +66,15 @@ class Summary:
     kernels: str | None
     precision: str | None
     too_many_failed: bool
+    skip_exit_code: int | None = None
 
     @property
     def exit_code(self) -> int:
-        """0, or 3 where more rows failed than the job allows."""
-        return 3 if self.too_many_failed else 0
+        """3 where more rows failed than the job allows; where nothing was to be done, what was asked for; else 0."""
+        if self.too_many_failed:
+            return 3
+        nothing_done = self.counts.total == self.counts.resumed
+        return self.skip_exit_code if nothing_done and self.skip_exit_code is not None else 0
 
     def to_json(self) -> dict[str, Any]:
         """The summary as PROTOCOL names its keys. Tokens a second are over generation alone."""

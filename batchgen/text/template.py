@@ -14,10 +14,10 @@ from typing import Any, NoReturn
 from jinja2 import TemplateError, TemplateSyntaxError, nodes
 from jinja2.ext import Extension
 from jinja2.parser import Parser
-from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from batchgen.checkpoint.types import Checkpoint
 from batchgen.errors import UsageError
+from batchgen.sandbox import BoundedEnvironment
 
 __all__ = ["ChatTemplate", "load_template"]
 
@@ -32,7 +32,7 @@ class ChatTemplate:
 
         Raises `UsageError` where it does not compile.
         """
-        environment = ImmutableSandboxedEnvironment(
+        environment = BoundedEnvironment(
             trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols", _Generation]
         )
         environment.filters["tojson"] = _to_json

@@ -9,12 +9,12 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, Literal
-
-from prometheus_client import CollectorRegistry, write_to_textfile
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from typing import TYPE_CHECKING, Any, Literal
 
 from batchgen.progress import Progress
+
+if TYPE_CHECKING:
+    from prometheus_client.core import Metric
 
 __all__ = ["MetricsFile"]
 
@@ -67,7 +67,7 @@ class MetricsFile:
     def tick(self) -> None:
         """Write, if the file is 5 s old."""
         if self._clock() - self._written_at >= _WRITE_EVERY_S:
-            self._write()
+            self.write()
 
     def close(self) -> None:
         """Nothing: the last word is `ended`, which comes later."""
@@ -75,7 +75,7 @@ class MetricsFile:
     def ended(self, exit_code: int) -> None:
         """Write the last state, and how the job ended. Comes after the last tick."""
         self._stage, self._exit_code = "ended", exit_code
-        self._write()
+        self.write()
 
     def collect(self) -> Iterator[Metric]:
         """The state as Prometheus' client library takes it."""
@@ -89,12 +89,15 @@ class MetricsFile:
                 yield self._family(kind, name, text, value)
 
     def _family(self, kind: Literal["gauge", "counter"], name: str, text: str, value: float) -> Metric:
+        from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+
         family = GaugeMetricFamily if kind == "gauge" else CounterMetricFamily
         metric = family(f"batchgen_{name}", text, labels=["output"])
         metric.add_metric([self._output], value)
         return metric
 
-    def _write(self) -> None:
+    def write(self) -> None:
+        """Write the state as it is now."""
         self._written_at = self._clock()
         try:
             if self._path.suffix == ".json":
@@ -102,12 +105,14 @@ class MetricsFile:
                 temporary.write_text(json.dumps(self._record(), ensure_ascii=False) + "\n", encoding="utf-8")
                 temporary.replace(self._path)
             else:
+                from prometheus_client import CollectorRegistry, write_to_textfile
+
                 registry = CollectorRegistry()
                 registry.register(self)
                 write_to_textfile(str(self._path), registry)
         except OSError as error:
             if not self._failed:
-                _log.warning("--metrics-file %s: cannot be written: %s", self._path, error)
+                _log.warning("%s: the state of the job cannot be written there: %s", self._path, error)
             self._failed = True
 
     def _record(self) -> dict[str, Any]:

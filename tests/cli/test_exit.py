@@ -124,6 +124,18 @@ def test_a_signal_unwinds_and_ends_with_its_code(number: signal.Signals, code: i
     assert "Traceback" not in err
 
 
+def test_a_stall_ends_the_process_although_a_thread_hangs() -> None:
+    body = """
+    import threading
+    from batchgen.errors import StalledError
+    threading.Thread(target=threading.Event().wait).start()  # Python would wait for it
+    raise StalledError("nothing moved")
+"""
+    done = subprocess.run(program(body), capture_output=True, text=True, check=False, timeout=60)
+    assert done.returncode == 124
+    assert (json.loads(done.stdout)["status"], json.loads(done.stdout)["exit_code"]) == ("stalled", 124)
+
+
 def run_without_reader(command: list[str]) -> tuple[int, str]:
     """Exit code and standard error of a program that waits for a line before it writes to a closed pipe."""
     with subprocess.Popen(

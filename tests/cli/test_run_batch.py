@@ -49,7 +49,8 @@ def test_every_flag_arrives(job: StubJob, invoke: Invoke) -> None:
         --prompt-template pt --system-prompt sp --id-column ic --lenient --ignore-request-model --window 9
         --error-file e.jsonl --compat vllm --order completion --response-as string --overwrite --resume-anyway
         --no-retry-failed --rows-per-shard 5
-        --seconds-per-shard 0.5 --max-failed 2.5% --strict --stall-timeout 1.5 --log-requests"""
+        --seconds-per-shard 0.5 --max-failed 2.5% --strict --stall-timeout 1.5 --log-requests
+        --skip-exit-code 99"""
     assert invoke(*command.split()).exit_code == 0
     assert job.config == JobConfig(
         model=ModelConfig(
@@ -98,6 +99,7 @@ def test_every_flag_arrives(job: StubJob, invoke: Invoke) -> None:
         strict=True,
         stall_timeout=1.5,
         log_requests=True,
+        skip_exit_code=99,
     )
 
 
@@ -158,14 +160,49 @@ def test_a_faulty_config_file_is_named(
         ("--summary-file /nowhere/at/all.json", "no folder /nowhere/at"),
         ("--metrics-file /nowhere/at/all.prom", "no folder /nowhere/at"),
         ("--stall-timeout 0", "--stall-timeout"),
+        ("--skip-exit-code 256", "exit code"),
+        ("--num-shards 0", "number of shards"),
+        ("--num-shards auto", "no task of a Slurm array"),
+        ("--num-shards 3", "Give --shard-index"),
+        ("--num-shards 3 --shard-index 3", "from 0 to 2"),
+        ("--shard-index 1", "from 0 to 0"),
+        ("--num-shards 2 --shard-index 0 --error-file e.jsonl", "merge"),
+        ("--num-shards 2 --shard-index 0 -o -", "merge"),
         ("--no-such-option", "--no-such-option"),
     ],
 )
 def test_a_faulty_value_is_a_usage_error(invoke: Invoke, job: StubJob, arguments: str, word: str) -> None:
     result = invoke("run-batch", "x.jsonl", *arguments.split())
-    assert result.exit_code == 2
-    assert word in result.stderr
+    refused_late = isinstance(result.exception, UsageError)
+    assert refused_late or result.exit_code == 2
+    assert word in (str(result.exception) if refused_late else result.stderr)
     assert not job.calls
+
+
+K8S = {"JOB_COMPLETION_INDEX": "2"}
+SLURM = {"SLURM_ARRAY_TASK_ID": "30", "SLURM_ARRAY_TASK_MIN": "10", "SLURM_ARRAY_TASK_STEP": "10"}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "environment", "shard"),
+    [
+        ("--num-shards 5 --shard-index 2", {}, (2, 5)),
+        ("--num-shards 5", K8S, (2, 5)),
+        ("--num-shards 5", SLURM, (2, 5)),
+        ("--num-shards auto", SLURM | {"SLURM_ARRAY_TASK_COUNT": "4"}, (2, 4)),
+        ("", {"BATCHGEN_NUM_SHARDS": "5", "BATCHGEN_SHARD_INDEX": "2"}, (2, 5)),
+        ("--num-shards 5 --shard-index 0", K8S, (0, 5)),
+        ("", K8S | SLURM | {"SLURM_ARRAY_TASK_COUNT": "4"}, (0, 1)),  # tasks may have files of their own
+    ],
+)
+def test_which_shard_this_is(
+    invoke: Invoke, job: StubJob, arguments: str, environment: dict[str, str], shard: tuple[int, int]
+) -> None:
+    assert invoke("run-batch", "x.jsonl", "-o", "y.jsonl", *arguments.split(), env=environment).exit_code == 0
+    index, number = shard
+    assert (job.config.shard_index, job.config.num_shards) == shard
+    named = f"y.jsonl.shard-{index:05d}-of-{number:05d}" if number > 1 else "y.jsonl"
+    assert job.config.output.output_file == named
 
 
 def test_the_input_is_given_once(invoke: Invoke, job: StubJob) -> None:
@@ -237,6 +274,18 @@ def test_log_lines_off_a_terminal(invoke: Invoke) -> None:
     assert lines[1].endswith("generating")
     assert "2/2 rows (100%)" in lines[2]
     assert "\x1b" not in "".join(lines)
+
+
+@pytest.mark.parametrize("model", ["org/name", "org/name@main", "org/name@0123abc"])
+def test_code_is_trusted_for_one_commit_alone(invoke: Invoke, job: StubJob, model: str) -> None:
+    result = invoke("run-batch", "x.jsonl", "--trust-remote-code", "--model", model)
+    assert result.exit_code == 2
+    assert "org/name@COMMIT" in result.stderr
+    assert not job.calls
+    commit = "0123456789" * 4
+    pinned = ("--model", f"org/name@{commit}"), ("--model", "org/name", "--revision", commit)
+    for arguments in (*pinned, ("--model", "smollm2-135m-instruct"), ("--model", "/")):
+        assert invoke("run-batch", "x.jsonl", "--trust-remote-code", *arguments).exit_code == 0
 
 
 @pytest.mark.usefixtures("job")

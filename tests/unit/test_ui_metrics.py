@@ -86,4 +86,4 @@ def test_a_file_that_cannot_be_written_ends_no_job(tmp_path: Path, caplog: pytes
         metrics.ended(0)
         metrics.ended(0)
     assert len(caplog.messages) == 1
-    assert "job.prom: cannot be written" in caplog.messages[0]
+    assert "job.prom: the state of the job cannot be written" in caplog.messages[0]

@@ -154,8 +154,7 @@ def attention(
             ITEM=arrays.items.shape[1],
             WINDOWED=window is not None,
             DOT=dot_type(qkv.dtype),
-            # Tiles that four warps can't hold in registers.
-            num_warps=8 if block_d * qkv.dtype.itemsize > 256 else 4,
+            num_warps=4,
             num_stages=2,
             enable_fp_fusion=False,
         )
