@@ -3,6 +3,7 @@
 # make check    lint, format, types
 # make simulate the table of scheduling policies, without a model
 # make crash    fifty runs killed at random moments: nothing lost, nothing doubled
+# make peers    other engines beside ours; PEERS="--tools DIR --environments DIR --workloads DIR"
 # make property the property tests with 10,000 examples each
 # make test-kernels   many random cases for each Triton kernel, under the interpreter
 # make test-gpu       the same on a GPU, the golden tests there, and what it reaches; GPU_ARGS="--chat FILE"
@@ -15,7 +16,7 @@ SOURCES := pyproject.toml constraints.txt kernels/CMakeLists.txt $(wildcard kern
 export HF_HUB_OFFLINE := 1
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: run test check property simulate crash native test-kernels kernels-report test-gpu test-airflow clean help
+.PHONY: run test check property simulate peers crash native test-kernels kernels-report test-gpu test-airflow clean help
 
 help:
 	@sed -n 's/^# make/make/p' $(MAKEFILE_LIST)
@@ -56,6 +57,9 @@ test-airflow: $(STAMP)
 	head -n 2 sample_data/requests.jsonl > $(AIRFLOW_WORK)/2026-01-01.jsonl
 	AIRFLOW_HOME=$(AIRFLOW_WORK) AIRFLOW__CORE__LOAD_EXAMPLES=false AIRFLOW__CORE__DAGS_FOLDER=$(abspath docs/examples) \
 	PATH=$(AIRFLOW_WORK)/bin:$$PATH $(AIRFLOW)/bin/python tests/airflow/check_dag.py $(AIRFLOW_WORK)
+
+peers: $(STAMP)
+	$(PY) tests/peers/compare.py $(PEERS)
 
 simulate: $(STAMP)
 	$(PY) -m batchgen.bench.policies

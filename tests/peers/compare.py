@@ -50,7 +50,7 @@ PEERS = {
 
 def seconds_of_ours(quantization: str, workload: str, folder: Path) -> float:
     """One run of ours."""
-    command = [sys.executable, "-m", "batchgen.cli.main"]
+    command = [str(Path(sys.executable).with_name("batchgen"))]
     own = ["--quantization", quantization, "--quiet"]
     if workload == W1:
         figures = folder / "figures.json"
