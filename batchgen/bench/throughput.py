@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from collections.abc import Sequence as SequenceOf
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
@@ -16,7 +16,7 @@ from batchgen.core.sequence import Sequence
 from batchgen.errors import UsageError
 from batchgen.progress import Progress, Reporter
 
-__all__ = ["GeneratingEngine", "Throughput", "measure", "work_of"]
+__all__ = ["GeneratingEngine", "Spent", "Throughput", "measure", "profile_of", "warm_up", "work_of"]
 
 
 class GeneratingEngine(Protocol):
@@ -73,17 +73,43 @@ class Throughput:
         }
 
 
+@dataclass(frozen=True, slots=True)
+class Spent:
+    """What kernels did up to one moment."""
+
+    ops: Mapping[str, tuple[int, float]]
+    """Calls and seconds by kind; empty where they don't tell."""
+    kernel_s: float
+    """Seconds of everything that kernels did."""
+
+
+def profile_of(before: Spent, after: Spent, elapsed_s: float) -> list[str]:
+    """Lines that tell where the time of a run went, the longest first; `elapsed_s`: seconds of the run."""
+    kernel_s = after.kernel_s - before.kernel_s
+    parts = [("outside kernels", 0, elapsed_s - kernel_s)]
+    for name, (calls, seconds) in after.ops.items():
+        earlier_calls, earlier_s = before.ops.get(name, (0, 0.0))
+        parts.append((name, calls - earlier_calls, seconds - earlier_s))
+    parts.append(("other kernels", 0, elapsed_s - sum(seconds for _, _, seconds in parts)))
+    return [
+        f"{name:16} {calls or '':>8} {seconds:9.3f} s {seconds / elapsed_s:6.1%}"
+        for name, calls, seconds in sorted(parts, key=lambda part: -part[2])
+    ]
+
+
+def warm_up(engine: GeneratingEngine, requests: SequenceOf[BenchRequest]) -> None:
+    """Generate a few tokens, so that what is built at the first step is not timed."""
+    # Fewer tokens than a block: nothing of it stays in the prefix cache.
+    short = BenchRequest(requests[0].prompt[-8:], min(4, requests[0].output_len))
+    for _ in _generate(engine, [short]):
+        pass
+
+
 def measure(engine: GeneratingEngine, requests: SequenceOf[BenchRequest], reporter: Reporter) -> Throughput:
     """Time the generation of exactly `output_len` tokens for every request, greedily.
 
-    A few tokens are generated beforehand, so that what is built at the first step is not timed. Raises `UsageError`
-    where the engine did not generate what was asked for.
+    Raises `UsageError` where the engine did not generate what was asked for.
     """
-    # Fewer tokens than a block: nothing of it stays in the prefix cache.
-    warm_up = BenchRequest(requests[0].prompt[-8:], min(4, requests[0].output_len))
-    for _ in _generate(engine, [warm_up]):
-        pass
-
     progress = Progress(rows_total=len(requests))
     began = time.perf_counter()
     for sequence in _generate(engine, requests):

@@ -31,6 +31,7 @@ def throughput(
     output_json: Annotated[
         Path | None, file_to_write("output_json", "Write the figures there: the keys of vLLM's file, and more.")
     ] = None,
+    profile: Annotated[bool, typer.Option("--profile", help="Print where the time went, by kind of op.")] = False,
 ) -> None:
     """Measure offline throughput: the options and the three lines of `vllm bench throughput`.
 
@@ -39,7 +40,7 @@ def throughput(
     """
     dataset, settings = chosen.make(DatasetConfig), chosen.make(EngineConfig)
     with open_streams(chosen.make(StreamConfig)) as reporter:
-        from batchgen.bench.throughput import measure, work_of
+        from batchgen.bench.throughput import Spent, measure, profile_of, warm_up, work_of
         from batchgen.job import open_engine
 
         reporter.stage("loading model")
@@ -50,12 +51,15 @@ def throughput(
             encode = None if engine.tokenizer is None else engine.encode_prompt
             requests = load_dataset(dataset, vocab_size=engine.vocab_size, encode=encode, seed=settings.seed)
             reporter.stage("generating")
+            warm_up(engine, requests)
+            before = Spent(engine.runner.op_times(), engine.runner.kernel_s)
             result = measure(engine, requests, reporter)
             bound_s = engine.bound_s(work_of(requests), home())
             described = engine.describe()
+            after = Spent(engine.runner.op_times(), engine.runner.kernel_s)
         finally:
             engine.close()
-    for line in result.lines():
+    for line in (*result.lines(), *(profile_of(before, after, result.elapsed_s) if profile else ())):
         typer.echo(line)
     efficiency = None if bound_s is None else bound_s / result.elapsed_s
     if efficiency is not None:

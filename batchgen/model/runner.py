@@ -15,7 +15,7 @@ from batchgen.model.parallel import Ranks, Team
 from batchgen.model.pooling import read_pooled
 from batchgen.model.prepare import Prepared, prepare
 from batchgen.model.sampling import read_logprobs, sampling_rows
-from batchgen_kernels.ops import Replayed
+from batchgen_kernels.ops import Replayed, Timed
 
 __all__ = ["Runner", "load_runner"]
 
@@ -59,6 +59,10 @@ class Runner:
     def capacity(self) -> Capacity:
         """What this runner has room for."""
         return self._capacity
+
+    def op_times(self) -> dict[str, tuple[int, float]]:
+        """Calls and seconds of each kind of op so far; empty for kernels that don't tell."""
+        return self._program.times() if isinstance(self._program, Timed) else {}
 
     def execute(self, plan: StepPlan) -> StepResult:
         """Compute the plan and choose the next tokens."""

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
-from typing import Literal, Protocol
+from typing import Literal, Protocol, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
@@ -36,6 +36,7 @@ __all__ = [
     "RotaryTable",
     "SamplingRows",
     "Shape",
+    "Timed",
 ]
 
 Activation = Literal["silu", "gelu_tanh"]
@@ -201,6 +202,15 @@ class KVCache(Protocol):
 
 class RotaryTable(Protocol):
     """Cosines and sines [max positions, D / 2], float32."""
+
+
+@runtime_checkable
+class Timed(Protocol):
+    """A program that knows where its time went."""
+
+    def times(self) -> dict[str, tuple[int, float]]:
+        """Calls and seconds of each kind of op so far, those of `run`."""
+        ...
 
 
 class Replayed(Protocol):

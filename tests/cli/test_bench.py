@@ -20,10 +20,20 @@ from batchgen.errors import UsageError
 from tests.cli.conftest import Invoke
 
 
+class StubRunner:
+    """Has done nothing."""
+
+    kernel_s = 0.0
+
+    def op_times(self) -> dict[str, tuple[int, float]]:
+        return {}
+
+
 class StubEngine:
     """Answers with zeros."""
 
     tokenizer = None
+    runner = StubRunner()
     vocab_size = 50
     closed = False
 

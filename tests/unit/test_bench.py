@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from batchgen.bench.datasets import BenchRequest, DatasetConfig, load_dataset
-from batchgen.bench.throughput import Throughput, measure
+from batchgen.bench.throughput import Spent, Throughput, measure, profile_of, warm_up
 from batchgen.core.sampling import SamplingParams
 from batchgen.core.sequence import Sequence
 from batchgen.errors import UsageError
@@ -168,6 +168,7 @@ REQUESTS = (BenchRequest(range(10), 6), BenchRequest([1, 2], 3))
 
 def test_measure_counts_what_the_engine_did() -> None:
     engine = FakeEngine()
+    warm_up(engine, REQUESTS)
     result = measure(engine, REQUESTS, QuietReporter())
     assert result == Throughput(
         elapsed_s=result.elapsed_s,
@@ -204,3 +205,16 @@ def test_lines_and_keys_of_vllm() -> None:
         "tokens_per_second": 10.5,
     }
     assert vllm.items() <= result.to_json().items()
+
+
+def test_a_profile_adds_up_to_the_whole_time() -> None:
+    before = Spent({"norm": (1, 0.25)}, kernel_s=0.5)
+    lines = profile_of(before, Spent({"norm": (4, 0.75), "linear": (7, 4.0)}, kernel_s=5.5), elapsed_s=8.0)
+    assert [line.split() for line in lines] == [
+        ["linear", "7", "4.000", "s", "50.0%"],
+        ["outside", "kernels", "3.000", "s", "37.5%"],
+        ["norm", "3", "0.500", "s", "6.2%"],
+        ["other", "kernels", "0.500", "s", "6.2%"],
+    ]
+    silent = profile_of(Spent({}, 0.0), Spent({}, 5.0), 8.0)
+    assert [line.split()[2] for line in silent] == ["5.000", "3.000"]
