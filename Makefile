@@ -4,6 +4,7 @@
 # make simulate the table of scheduling policies, without a model
 # make crash    fifty runs killed at random moments: nothing lost, nothing doubled
 # make peers    other engines beside ours; PEERS="--tools DIR --environments DIR --workloads DIR"
+# make memory   peak memory of ten thousand and of two million lines, and with one of 30 MB
 # make property the property tests with 10,000 examples each
 # make test-kernels   many random cases for each Triton kernel, under the interpreter
 # make test-gpu       the same on a GPU, the golden tests there, and what it reaches; GPU_ARGS="--chat FILE"
@@ -16,7 +17,7 @@ SOURCES := pyproject.toml constraints.txt kernels/CMakeLists.txt $(wildcard kern
 export HF_HUB_OFFLINE := 1
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: run test check property simulate peers crash native test-kernels kernels-report test-gpu test-airflow clean help
+.PHONY: run test check property simulate peers crash memory native test-kernels kernels-report test-gpu test-airflow clean help
 
 help:
 	@sed -n 's/^# make/make/p' $(MAKEFILE_LIST)
@@ -77,6 +78,9 @@ kernels-report: $(STAMP)
 
 crash: $(STAMP)
 	$(PY) -m tests.crash --rounds 50
+
+memory: $(STAMP)
+	$(PY) -m tests.memory 10000 2000000 --long-line 30
 
 clean:
 	rm -rf $(VENV) build dist out

@@ -23,6 +23,8 @@ _FIELDS: Mapping[Endpoint, str] = {
     Endpoint.COMPLETIONS: "body.prompt",
     Endpoint.EMBEDDINGS: "body.input",
 }
+_PIECE = 1 << 16
+"""Characters of a very long text that are encoded at a time."""
 _NO_TOKENIZER = "the model has no tokenizer; name one with --tokenizer"
 
 
@@ -68,9 +70,11 @@ class Prompter:
             return RowFault(Code.INVALID_VALUE, f"text cannot be read: {_NO_TOKENIZER}, or send token ids", path)
         try:
             if isinstance(prompt, TextPrompt):
-                return self.tokenizer.encode(prompt.text)
+                return self._hopeless(prompt.text, path) or self.tokenizer.encode(prompt.text)
             rendered = self._render(prompt, path)
-            return rendered if isinstance(rendered, RowFault) else self.tokenizer.encode_rendered(rendered)
+            if isinstance(rendered, RowFault):
+                return rendered
+            return self._hopeless(rendered, path) or self.tokenizer.encode_rendered(rendered)
         except UnicodeEncodeError as error:
             return RowFault(Code.INVALID_VALUE, f"the text is not valid Unicode: {error.reason}", path)
 
@@ -86,6 +90,20 @@ class Prompter:
         except Exception as error:  # noqa: BLE001 - a template is foreign code: whatever it raises is this row's fault
             said = str(error) or type(error).__name__
             return RowFault(Code.INVALID_CHAT_TEMPLATE_INPUT, f"the chat template refused the messages: {said}", path)
+
+    def _hopeless(self, text: str, path: str) -> RowFault | None:
+        """A fault for a text whose beginning alone is far over the context. A tokenizer takes over a hundred times the
+        memory of its text, so a text of many megabytes is never given to it whole."""
+        if self.tokenizer is None or len(text) <= max(_PIECE, 16 * self.max_model_len):
+            return None
+        tokens = 0
+        for start in range(0, len(text), _PIECE):
+            # Where a piece is cut a few tokens may be others; hence twice the context.
+            tokens += len(self.tokenizer.encode_rendered(text[start : start + _PIECE]))
+            if tokens > 2 * self.max_model_len:
+                message = f"the prompt has more than {tokens} tokens and the context {self.max_model_len}; shorten it"
+                return RowFault(Code.CONTEXT_LENGTH_EXCEEDED, message, path)
+        return None
 
     def _fault_of(self, ids: SequenceOf[int], path: str, *, least: int) -> RowFault | None:
         """What is wrong with a prompt that at least so many tokens have to follow."""

@@ -16,6 +16,7 @@ import pytest
 
 from batchgen.io.manifest import manifest_of
 from tests import crash
+from tests.memory import peak_mib
 
 SLOW_CALL = "hashlib.pbkdf2_hmac('sha256', b'', b'', 2_000_000_000)"
 """Native code that lets other threads run and hears no signal, for minutes."""
@@ -197,3 +198,11 @@ def test_runs_that_are_killed_lose_and_double_nothing() -> None:
     done = run([sys.executable, "-m", "tests.crash", "--rounds", "8", "--seed", "3", "--rows", "150"])
     assert done.returncode == 0, done.stderr
     assert "nothing lost, nothing doubled" in done.stdout
+
+
+@pytest.mark.slow
+def test_memory_does_not_grow_with_the_input() -> None:
+    """The same with two million lines and one of 30 MB: `python -m tests.memory 10000 2000000 --long-line 30`."""
+    few = peak_mib(2_000)
+    assert peak_mib(12_000) < few + 40
+    assert peak_mib(2_000, 3_000_000) < few + 60
