@@ -65,9 +65,8 @@ def main() -> None:
     for rows, long_line in runs:
         began = time.monotonic()
         peak = peak_mib(rows, long_line * 1_000_000)
-        print(
-            f"| {rows:,} | {f'{long_line} MB' if long_line else 'short'} | {peak:.0f} | {time.monotonic() - began:.0f} |"
-        )
+        longest = f"{long_line} MB" if long_line else "short"
+        print(f"| {rows:,} | {longest} | {peak:.0f} | {time.monotonic() - began:.0f} |")
 
 
 if __name__ == "__main__":
