@@ -244,23 +244,23 @@ class Tracker:
             text = decode_output(self._frontend.tokenizer, sequence.output, sequence.params, skip_special_tokens=skip)
         if stop_reason is None and finish_reason == "stop" and sequence.output[-1] in sampling.stop_token_ids:
             stop_reason = sequence.output[-1]
-        self._check(pending, sequence, text)
         tools = tools_of(pending.request) if finish_reason == "stop" else None
         content, calls = (text, ()) if tools is None else self._frontend.tools.read(tools, text)
         finish_reason = "tool_calls" if calls else finish_reason
+        self._check(pending, sequence, None if calls else content)
         logprobs = choice_logprobs(self._frontend.tokenizer, pending.request, sequence)
         return Choice(index, content, finish_reason, len(sequence.output), stop_reason, calls, logprobs)
 
-    def _check(self, pending: _Pending, sequence: Sequence, text: str) -> None:
-        """See whether a constrained answer is what was asked for, as far as it goes."""
+    def _check(self, pending: _Pending, sequence: Sequence, content: str | None) -> None:
+        """See whether a constrained answer is what was asked for, as far as it goes. Calls have no content."""
         guide, constraint = sequence.guide, pending.request.constraint
         if not isinstance(guide, Guide) or constraint is None:
             return
         if guide.error is not None:
             message = f"{constraint.param}: generation had to be given up: {guide.error}"
             pending.fault = RowFault(Code.INVALID_JSON_SCHEMA, message, constraint.param)
-        elif guide.finished and constraint.kind == "json":
-            mismatch = self._frontend.schemas.mismatch(constraint.text, text)
+        elif guide.finished and constraint.schema is not None and content is not None:
+            mismatch = self._frontend.schemas.mismatch(constraint.schema, content)
             pending.warnings += () if mismatch is None else (mismatch,)
 
     def _done(self, pending: _Pending) -> None:

@@ -32,6 +32,13 @@ class Constraint:
     """Refuse a schema with keywords that generation can't keep to; else they are checked afterwards."""
     whitespace: str | None = None
     """A regular expression for what stands between JSON tokens; None: one space after colons and commas."""
+    answer_schema: str | None = None
+    """The JSON schema of answers without tool calls, where `text` is a grammar of both."""
+
+    @property
+    def schema(self) -> str | None:
+        """The JSON schema that an answer has to keep to, None where there is none."""
+        return self.text if self.kind == "json" else self.answer_schema
 
 
 def _schema_text(value: Any) -> str:

@@ -78,7 +78,8 @@ class Tools:
         rules += [rule for number, function in enumerate(called) for rule in self._rules(number, function)]
         if tools.mode == "auto" and wanted is not None:
             answer = f"answer: %json {_schema(json.loads(wanted.text), wanted.strict)}"
-            return Constraint("grammar", "\n".join([f"start: call{calls} | answer", answer, *rules]), wanted.param)
+            grammar = "\n".join([f"start: call{calls} | answer", answer, *rules])
+            return Constraint("grammar", grammar, wanted.param, answer_schema=wanted.text)
         return Constraint("grammar", "\n".join([f"start: call{calls}", *rules]), "body.tools")
 
     def _rules(self, number: int, function: Mapping[str, Any]) -> Iterator[str]:
