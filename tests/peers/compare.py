@@ -74,10 +74,7 @@ def seconds_of_peer(peer: Peer, workload: str, tools: Path, environments: Path) 
 
 
 def _output(command: list[str]) -> str:
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if done.returncode:
-        raise SystemExit(f"{shlex.join(command)} ended with {done.returncode}:\n{done.stderr[-2000:]}")
-    return done.stdout
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout
 
 
 def measured(arguments: argparse.Namespace) -> Iterator[tuple[str, str, float]]:
@@ -88,10 +85,14 @@ def measured(arguments: argparse.Namespace) -> Iterator[tuple[str, str, float]]:
         for _ in range(arguments.rounds):
             for workload in workloads:
                 for name in wanted:
-                    if name in PEERS:
-                        spent = seconds_of_peer(PEERS[name], workload, arguments.tools, arguments.environments)
-                    else:
-                        spent = seconds_of_ours(OURS[name.removeprefix("batchgen ")], workload, Path(folder))
+                    try:
+                        if name in PEERS:
+                            spent = seconds_of_peer(PEERS[name], workload, arguments.tools, arguments.environments)
+                        else:
+                            spent = seconds_of_ours(OURS[name.removeprefix("batchgen ")], workload, Path(folder))
+                    except subprocess.CalledProcessError as error:
+                        print(f"{shlex.join(map(str, error.cmd))} failed:\n{error.stderr[-2000:]}", file=sys.stderr)
+                        continue
                     yield name, Path(workload).name, spent
 
 
@@ -111,9 +112,10 @@ def main() -> None:
     for name, figures in best.items():
         cells = []
         for workload in (W1, *FILES):
-            spent = figures[workload]
+            best_s = figures.get(workload)
             ours = [best.get(f"batchgen {precision}", {}).get(workload) for precision in OURS]
-            cells += [f"{spent:.1f} s", *(f"{spent / own:.2f}" if own else "" for own in ours)]
+            cells.append("failed" if best_s is None else f"{best_s:.1f} s")
+            cells += [f"{best_s / own:.2f}" if own and best_s else "" for own in ours]
         table.add_row(name, *cells)
     Console(width=140).print(table)
 
