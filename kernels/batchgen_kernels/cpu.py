@@ -170,13 +170,7 @@ class NativeProgram:
         )
 
     def logprobs(self, logits: ops.Buffer, rows: ops.LogprobRows) -> ops.Logprobs:
-        count = len(rows.row)
-        answer = ops.Logprobs(
-            logprob=np.empty(count, np.float32),
-            rank=np.empty(count, np.int32),
-            top_ids=np.empty((count, rows.top), np.int32),
-            top_logprobs=np.empty((count, rows.top), np.float32),
-        )
+        answer = ops.Logprobs.unwritten(rows)
         self._program.logprobs(
             _buffer(logits),
             rows.row,

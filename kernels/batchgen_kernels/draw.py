@@ -69,13 +69,7 @@ def _allowed(changes: LogitChanges, r: int, vocab: int) -> npt.NDArray[np.bool_]
 
 def read_logprobs(logits: npt.NDArray[np.float32], rows: LogprobRows) -> Logprobs:
     """`ops.Program.logprobs` of logits [rows, V]."""
-    count, top = len(rows.row), rows.top
-    answer = Logprobs(
-        logprob=np.empty(count, np.float32),
-        rank=np.empty(count, np.int32),
-        top_ids=np.empty((count, top), np.int32),
-        top_logprobs=np.empty((count, top), np.float32),
-    )
+    answer = Logprobs.unwritten(rows)
     for q, (row, token) in enumerate(zip(rows.row.tolist(), rows.token.tolist(), strict=True)):
         x = np.nan_to_num(logits[row].astype(np.float64), nan=-np.inf, posinf=np.inf, neginf=-np.inf)
         logprobs = x - x.max()
@@ -83,8 +77,8 @@ def read_logprobs(logits: npt.NDArray[np.float32], rows: LogprobRows) -> Logprob
         order = np.argsort(-x, kind="stable")
         answer.logprob[q] = logprobs[token]
         answer.rank[q] = np.flatnonzero(order == token)[0] + 1
-        answer.top_ids[q] = order[:top]
-        answer.top_logprobs[q] = logprobs[order[:top]]
+        answer.top_ids[q] = order[: rows.top]
+        answer.top_logprobs[q] = logprobs[order[: rows.top]]
     return answer
 
 

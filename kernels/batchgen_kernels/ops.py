@@ -166,6 +166,17 @@ class Logprobs:
     top_logprobs: npt.NDArray[np.float32]
     """[Q, K]"""
 
+    @classmethod
+    def unwritten(cls, rows: LogprobRows) -> Logprobs:
+        """Arrays of the sizes that `rows` ask for, to be filled."""
+        count = len(rows.row)
+        return cls(
+            logprob=np.empty(count, np.float32),
+            rank=np.empty(count, np.int32),
+            top_ids=np.empty((count, rows.top), np.int32),
+            top_logprobs=np.empty((count, rows.top), np.float32),
+        )
+
 
 class Buffer(Protocol):
     """A float32 workspace [max_tokens or max_rows, width]."""

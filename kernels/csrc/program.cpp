@@ -223,6 +223,16 @@ void Program::rotate_store(Buffer& qkv, Cache& cache, Rotary& rotary, const floa
     });
 }
 
+// Cuts the batch into tiles of up to `most` tokens, once a step: layers with the same heads share them.
+int Program::cut_tiles(const BatchView& batch, int most) {
+    if (most != tiles_most_) {
+        tiles_.resize(batch.tokens_count + 1);
+        tiles_count_ = kernels_->attention_tiles(batch, bounds_.block_size, most, tiles_.data());
+        tiles_most_ = most;
+    }
+    return tiles_count_;
+}
+
 void Program::attention(Buffer& qkv, Cache& cache, float scale, int window, Operand& out) {
     const CacheView view = cache.view;
     const int q_heads = out.width / view.head_dim;
@@ -233,8 +243,7 @@ void Program::attention(Buffer& qkv, Cache& cache, float scale, int window, Oper
         // As many rows to a tile as it takes, if that leaves items enough for all threads.
         const int most = std::clamp(batch.tokens_count * view.kv_heads / (kTilesPerThread * pool_.size()), 1,
                                     std::max(1, kRowsOfTile * view.kv_heads / q_heads));
-        tiles_.resize(batch.tokens_count + 1);
-        const int items = kernels_->attention_tiles(batch, view.block_size, most, tiles_.data()) * view.kv_heads;
+        const int items = cut_tiles(batch, most) * view.kv_heads;
         pool_.parallel_for(items, std::max(1, items / (16 * pool_.size())), [&](int worker, int begin, int end) {
             kernels_->attention(qkv.values(), q_heads, view, scale, window, batch, tiles_.data(), rows,
                                 scratch_[worker].as<void>(), begin, end);
@@ -290,6 +299,7 @@ void Program::check(const BatchView& batch) const {
 
 void Program::run(const BatchView& batch) {
     check(batch);
+    tiles_most_ = 0;
     auto last = std::chrono::steady_clock::now();
     for (auto& [index, op] : ops_) {
         op(batch);

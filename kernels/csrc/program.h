@@ -112,6 +112,7 @@ class Program {
     void for_rows(int count, int least, const Rows& rows);
     void check(const BatchView& batch) const;
     void need_scratch(size_t bytes);
+    int cut_tiles(const BatchView& batch, int most);
     int32_t sample_row(const float* logits, int vocab, const SamplingView& rows, int r, char* scratch) const;
 
     Bounds bounds_;
@@ -125,7 +126,9 @@ class Program {
     std::deque<Cache> caches_;
     std::deque<Rotary> rotaries_;
     std::vector<Memory> scratch_;  // one a thread
-    std::vector<TokenTile> tiles_;  // of the batch, for the attention that is computed
+    std::vector<TokenTile> tiles_;  // of the batch, as cut last
+    int tiles_count_ = 0;
+    int tiles_most_ = 0;  // tokens of a tile; 0 where the batch is not cut yet
     int vocab_;      // tokens of a batch are below this
     int positions_;  // and positions below this
     std::vector<std::pair<size_t, Op>> ops_;  // index into times_, op
