@@ -18,6 +18,8 @@ class Progress:
     """Rows with a result, failed and resumed ones included."""
     rows_failed: int = 0
     """Rows whose result is an error."""
+    rows_resumed: int = 0
+    """Rows of `rows_done` whose result an earlier run has written."""
     running: int = 0
     """Sequences with blocks in the cache."""
     waiting: int = 0
@@ -32,10 +34,20 @@ class Progress:
     """Prompt tokens found in the cache."""
     output_tokens: int = 0
     """Tokens generated."""
+    distinct_tokens: int = 0
+    """Prompt tokens of all that was read, every shared beginning counted once."""
+    needed_tokens: int = 0
+    """Those, and the tokens of finished outputs that had to be computed too: `computed_tokens` at the least."""
+    steps: int = 0
+    """Batches computed."""
     preemptions: int = 0
     """How often a sequence gave its blocks back under memory pressure."""
     elapsed_s: float = 0.0
     """Seconds since generation began."""
+    kernels_s: float = 0.0
+    """Seconds of them within the kernels."""
+    scheduling_s: float = 0.0
+    """Seconds of them spent on deciding who computes what."""
 
 
 class Reporter(Protocol):

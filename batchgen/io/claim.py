@@ -13,6 +13,7 @@ from filelock import FileLock, Timeout
 from batchgen.config import OutputConfig
 from batchgen.errors import OutputLockedError, OutputMismatchError, UsageError
 from batchgen.io.durable import identity_of, writing
+from batchgen.io.history import run_files
 from batchgen.io.manifest import BOOKKEEPING, Manifest, manifest_of, manifest_path
 from batchgen.io.sources import remove_temporaries, result_files
 
@@ -64,7 +65,7 @@ class Claim:
             if earlier is None:
                 # Without the manifest nothing counts, so that a crash in between leaves no half of the results.
                 manifest_path(self.folder).unlink(missing_ok=True)
-                for path in result_files(self.folder):
+                for path in (*result_files(self.folder), *run_files(self.folder)):
                     path.unlink()
             remove_temporaries(self.folder)
 

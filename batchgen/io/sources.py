@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from batchgen.io.durable import sync_folder, temporary_of
+from batchgen.io.history import RUN_FILE
 from batchgen.io.manifest import BOOKKEEPING
 
 __all__ = ["JOURNAL_FILE", "PART_FILE", "Source", "Sources", "part_files", "remove_temporaries", "result_files"]
@@ -121,7 +122,7 @@ def result_files(folder: Path) -> list[Path]:
 
 def remove_temporaries(folder: Path) -> None:
     """Remove what a run that was killed had begun to write."""
-    for pattern in (PART_FILE, JOURNAL_FILE):
+    for pattern in (PART_FILE, JOURNAL_FILE, RUN_FILE):
         some = folder / pattern.format(0)
         for path in some.parent.glob(temporary_of(some).name.replace("00000", "*")):
             path.unlink()

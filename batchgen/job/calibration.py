@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import logging
 import os
-import platform
 from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
@@ -15,12 +14,11 @@ from batchgen.config import EngineConfig
 from batchgen.core.bound import Rates
 from batchgen.errors import UsageError
 from batchgen.model.calibration import PRECISIONS, measure_rates
-from batchgen.model.machine import usable_cores
+from batchgen.model.machine import cpu_name, usable_cores
 
 __all__ = ["calibrate", "known_rates"]
 
 _logger = logging.getLogger(__name__)
-_CPU_INFO = Path("/proc/cpuinfo")
 
 
 def known_rates(home: Path, kernels: str, precision: str, threads: int) -> Rates | None:
@@ -73,13 +71,4 @@ def _read(home: Path) -> dict[str, Any]:
 
 
 def _key(kernels: str, precision: str, threads: int) -> str:
-    return f"{_cpu_name()}, {threads} threads, {kernels}, {precision}"
-
-
-def _cpu_name() -> str:
-    try:
-        lines = _CPU_INFO.read_text(encoding="utf-8").splitlines()
-    except OSError:
-        lines = []
-    named = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
-    return next(named, platform.machine())
+    return f"{cpu_name()}, {threads} threads, {kernels}, {precision}"

@@ -120,6 +120,7 @@ class Generation:
             rows_total=self._rows_total(),
             rows_done=counts.total,
             rows_failed=counts.failed,
+            rows_resumed=counts.resumed,
             running=stats.running,
             waiting=stats.waiting,
             kv_used=stats.blocks_used / stats.blocks_total,
@@ -127,8 +128,13 @@ class Generation:
             computed_tokens=stats.computed_tokens,
             cached_tokens=counts.cached_tokens,
             output_tokens=stats.generated_tokens,
+            distinct_tokens=stats.work.distinct_tokens,
+            needed_tokens=stats.work.tokens,
+            steps=stats.steps,
             preemptions=stats.preemptions,
             elapsed_s=self.elapsed_s,
+            kernels_s=self._loaded.runner.kernel_s,
+            scheduling_s=self.engine.scheduling_s,
         )
 
 

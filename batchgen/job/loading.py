@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import platform
 from collections.abc import Iterable, Iterator
 from collections.abc import Sequence as SequenceOf
 from dataclasses import dataclass
@@ -22,6 +23,7 @@ from batchgen.engine import Engine
 from batchgen.errors import OutOfResourcesError, UsageError
 from batchgen.job.calibration import known_rates
 from batchgen.job.finding import find_checkpoint
+from batchgen.model.machine import cpu_name
 from batchgen.model.runner import Runner, load_runner
 from batchgen.protocol.faults import RowFault
 from batchgen.protocol.request import ChatPrompt, Endpoint, GenRequest, Prompt
@@ -102,6 +104,15 @@ class LoadedEngine:
             "max_num_seqs": capacity.max_num_seqs,
             "max_num_batched_tokens": capacity.max_num_batched_tokens,
             "max_model_len": self.runner.max_model_len,
+        }
+
+    def machine(self) -> dict[str, Any]:
+        """Where it runs, for reports."""
+        return {
+            "cpu": cpu_name(),
+            "threads": self.runner.threads,
+            "system": platform.platform(),
+            "python": platform.python_version(),
         }
 
     def facts(self) -> dict[str, Any]:

@@ -14,6 +14,8 @@ from typing import Any
 from batchgen.config import MergeConfig, OutputConfig
 from batchgen.errors import OutputMismatchError, UsageError
 from batchgen.io.claim import Claim, claim_output
+from batchgen.io.durable import writing
+from batchgen.io.history import next_run_file, read_runs, write_run
 from batchgen.io.manifest import Manifest, manifest_of
 from batchgen.io.result_file import open_results
 from batchgen.io.shards import Shard, shards_beside
@@ -147,3 +149,7 @@ def _join(claim: Claim, config: OutputConfig, manifest: Manifest, shards: Sequen
         before = stored.line
         store.keep(number, stored.line, stored)
     store.finish()
+    assert claim.folder is not None
+    with writing(claim.folder):
+        for run in chain.from_iterable(read_runs(finished.shard.path) for finished in shards):
+            write_run(next_run_file(claim.folder), run)

@@ -24,7 +24,7 @@ from batchgen.job.counting import RowCount
 from batchgen.job.finding import find_checkpoint, model_of_run
 from batchgen.job.fingerprint import new_manifest, refuse_differences, settings_of
 from batchgen.job.intake import AnyModel, FirstNamedModel
-from batchgen.job.progress_file import recorded
+from batchgen.job.progress_file import Recording, recorded
 from batchgen.job.share import Share, share_of_input
 from batchgen.job.summary import Counts, Summary, failures_exceed
 from batchgen.job.validate import Validation
@@ -64,7 +64,7 @@ def run_job(config: JobConfig, home: Path, reporter: Reporter) -> Summary:
                 _refuse_faulty_input(config.input, config.model)
             counts = Counts()
             try:
-                generation = _run(config, checkpoint, claim, manifest, counts, reporter)
+                generation = _run(config, checkpoint, claim, manifest, counts, home, reporter)
             except (MemoryError, RuntimeError) as error:
                 if not _says_memory_is_full(error):
                     raise
@@ -94,6 +94,7 @@ def _run(
     claim: Claim,
     manifest: Manifest,
     counts: Counts,
+    home: Path,
     reporter: Reporter,
 ) -> Generation | None:
     """Bring the output up to the input; None where that needed no model."""
@@ -109,8 +110,10 @@ def _run(
             sink.enter_earlier(ledger, retry_failed=config.output.retry_failed)
             columns = {field.name for field in passed}
             rows = arrivals(open_rows(config.input), columns, ledger, sink, counts, share.holds)
-            with recorded(reporter, claim.folder) as recording:
+            with recorded(reporter, claim.folder, manifest.settings.get("shard")) as recording:
                 generation = _generate(config, checkpoint, sink, counts, rows, share, recording)
+                if generation is not None:
+                    recording.tell(bound_s=generation.effort(home).bound_s)
         except BaseException:
             sink.stop()
             raise
@@ -126,7 +129,7 @@ def _generate(
     counts: Counts,
     rows: Iterator[Arrival],
     share: Share,
-    reporter: Reporter,
+    recording: Recording,
 ) -> Generation | None:
     """Run the rows that have no result; without any, no model is loaded."""
     first = next((row for row in rows if not row.done), None)
@@ -138,14 +141,15 @@ def _generate(
     from batchgen.job.worker import Worker
 
     rows_total = RowCount(share.count, sink.manifest)
-    reporter.stage("loading model")
+    recording.stage("loading model")
     worker, close = Worker(), _nothing
     try:
         loaded = load(checkpoint, _engine_config(config.engine, sink.manifest), worker)
         close = loaded.close
         _compare_engines(config, sink.manifest, loaded.facts())
-        reporter.stage("generating")
-        generation = Generation(config, loaded, worker, sink, counts, rows_total, reporter)
+        recording.tell(engine=loaded.describe(), machine=loaded.machine())
+        recording.stage("generating")
+        generation = Generation(config, loaded, worker, sink, counts, rows_total, recording)
         with Watchdog(config.stall_timeout, generation.engine.describe) as watchdog:
             generation.run(chain([first], rows), watchdog)
     finally:

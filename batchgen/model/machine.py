@@ -3,15 +3,23 @@
 from __future__ import annotations
 
 import os
+import platform
 from collections.abc import Iterator
 from pathlib import Path
 
 import psutil  # type: ignore[import-untyped]
 
-__all__ = ["free_memory", "usable_cores"]
+__all__ = ["cpu_name", "free_memory", "usable_cores"]
 
 _CGROUPS = Path("/sys/fs/cgroup")
 _MEMBERSHIP = Path("/proc/self/cgroup")
+_CPU_INFO = Path("/proc/cpuinfo")
+
+
+def cpu_name() -> str:
+    """What the processor calls itself; where it does not, its architecture."""
+    named = (line.partition(":")[2].strip() for line in _lines(_CPU_INFO) if line.startswith("model name"))
+    return next(named, platform.machine())
 
 
 def usable_cores() -> int:
@@ -63,6 +71,6 @@ def _words(file: Path) -> list[str]:
 def _lines(file: Path) -> list[str]:
     """Lines of a file, none where it cannot be read: a machine without that controller."""
     try:
-        return file.read_text(encoding="ascii").splitlines()
+        return file.read_text(encoding="utf-8").splitlines()
     except OSError:
         return []
