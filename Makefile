@@ -1,6 +1,7 @@
 # make run      a first result on a fresh machine
 # make test     every test, as continuous integration runs them
 # make check    lint, format, types
+# make docs     docs/options.md, from the code
 # make simulate the table of scheduling policies, without a model
 # make crash    fifty runs killed at random moments: nothing lost, nothing doubled
 # make peers    other engines beside ours; PEERS="--tools DIR --environments DIR --workloads DIR"
@@ -9,6 +10,7 @@
 # make test-kernels   many random cases for each Triton kernel, under the interpreter
 # make test-gpu       the same on a GPU, the golden tests there, and what it reaches; GPU_ARGS="--chat FILE"
 # make kernels-report registers, spills and shared memory of each Triton kernel; needs no GPU
+# make test-integrations  what needs an environment of its own: test-airflow
 # make test-airflow   the DAG of docs/examples under the real Airflow
 VENV ?= .venv
 PY := $(VENV)/bin/python
@@ -17,7 +19,7 @@ SOURCES := pyproject.toml constraints.txt kernels/CMakeLists.txt $(wildcard kern
 export HF_HUB_OFFLINE := 1
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: run test check property simulate peers crash memory native test-kernels kernels-report test-gpu test-airflow clean help
+.PHONY: run test check docs property simulate peers crash memory native test-kernels kernels-report test-gpu test-integrations test-airflow clean help
 
 help:
 	@sed -n 's/^# make/make/p' $(MAKEFILE_LIST)
@@ -46,6 +48,8 @@ check: $(STAMP)
 property: $(STAMP)
 	$(PY) -m pytest tests/property --hypothesis-profile=thorough
 
+test-integrations: test-airflow
+
 # Airflow has an environment of its own: its pins are not ours.
 AIRFLOW := build/airflow
 AIRFLOW_WORK := $(abspath build/airflow-work)
@@ -61,6 +65,9 @@ test-airflow: $(STAMP)
 
 peers: $(STAMP)
 	$(PY) tests/peers/compare.py $(PEERS)
+
+docs: $(STAMP)
+	$(PY) -m tests.docs.options_page
 
 simulate: $(STAMP)
 	$(PY) -m batchgen.bench.policies

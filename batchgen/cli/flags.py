@@ -10,6 +10,7 @@ from typing import Any, Literal
 
 from batchgen.bench.datasets import DatasetConfig
 from batchgen.bench.quality import QualityConfig
+from batchgen.cli.completion import complete_alias
 from batchgen.cli.environment import array_size
 from batchgen.config import EngineConfig, InputConfig, JobConfig, Kernels, MergeConfig, ModelConfig, OutputConfig
 
@@ -43,7 +44,7 @@ class CalibrateConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShowConfig:
-    """How `status` and `inspect` show what they found."""
+    """How a command shows what it found."""
 
     json: bool = False
 
@@ -59,6 +60,8 @@ class Flag:
     maximum: float | None = None
     parser: Callable[[Any], Any] | None = None
     metavar: str | None = None
+    complete: Callable[[str], list[str]] | None = None
+    """What the shell offers; None: choices, else names of files."""
 
 
 def byte_size(value: str | int) -> int:
@@ -103,6 +106,7 @@ _MODEL: Mapping[str, Flag] = {
     "model": Flag(
         help="A folder, a GGUF file, a hub id (with @revision) or an alias. "
         "Default: the one that all lines name, else the embedded model.",
+        complete=complete_alias,
     ),
     "tokenizer": Flag(help="A folder or hub id to take the tokenizer from. Default: the model's."),
     "revision": Flag(help="Branch, tag or commit of the hub id."),

@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from batchgen.cli.completion import complete_output
 from batchgen.cli.flags import StreamConfig
 from batchgen.cli.options import Chosen, options
 from batchgen.cli.streams import open_streams, print_summary
@@ -21,7 +22,11 @@ def merge(
     chosen: Chosen,
     outputs: Annotated[
         list[Path],
-        typer.Argument(metavar="OUTPUT...", help="The folders of all shards, or the output they are named after."),
+        typer.Argument(
+            metavar="OUTPUT",
+            help="The folders of all shards, or the output they are named after.",
+            autocompletion=complete_output,
+        ),
     ],
 ) -> None:
     """Join the outputs of all shards of a job to the output that one process would have written.

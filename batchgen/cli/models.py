@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from batchgen.cli.completion import complete_alias
 from batchgen.cli.environment import home
 from batchgen.cli.flags import StreamConfig
 from batchgen.cli.options import Chosen, options
@@ -18,7 +19,13 @@ __all__ = ["app"]
 app = typer.Typer(help="Fetch, list and find the embedded models.", no_args_is_help=True)
 
 Alias = Annotated[
-    str | None, typer.Argument(help="Alias of an embedded model. Default: the default model.", show_default=False)
+    str | None,
+    typer.Argument(
+        help="Alias of an embedded model. Default: the default model.",
+        show_default=False,
+        metavar="ALIAS",
+        autocompletion=complete_alias,
+    ),
 ]
 
 

@@ -96,6 +96,7 @@ def _parameter(field: Field[Any], hint: Any, flag: Flag) -> inspect.Parameter:
         max=flag.maximum,
         parser=flag.parser,
         metavar=flag.metavar,
+        autocompletion=flag.complete,
         show_default=field.default is not None,
     )
     if field.default is MISSING:

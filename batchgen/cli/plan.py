@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 import typer
 
 from batchgen.cli.arguments import Source, chosen_input
 from batchgen.cli.environment import home
-from batchgen.cli.flags import StreamConfig
+from batchgen.cli.flags import ShowConfig, StreamConfig
 from batchgen.cli.options import Chosen, options
 from batchgen.cli.streams import open_streams
 from batchgen.config import EngineConfig, InputConfig, ModelConfig
@@ -20,13 +20,8 @@ if TYPE_CHECKING:
 __all__ = ["plan"]
 
 
-@options(InputConfig, ModelConfig, EngineConfig, StreamConfig)
-def plan(
-    chosen: Chosen,
-    context: typer.Context,
-    source: Source = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
-) -> None:
+@options(InputConfig, ModelConfig, EngineConfig, ShowConfig, StreamConfig)
+def plan(chosen: Chosen, context: typer.Context, source: Source = None) -> None:
     """Say what a run of a file would take, before any weights are loaded: tokens, what requests share, memory, time.
 
     Times are for this machine, once `batchgen bench calibrate` has measured it: the least that the prompts take, and
@@ -38,7 +33,11 @@ def plan(
 
         reporter.stage("reading input")
         outlook = look_ahead(config, chosen.make(ModelConfig), chosen.make(EngineConfig), home())
-    print(json.dumps(outlook.to_json(), ensure_ascii=False) if as_json else "\n".join(_lines(outlook)))
+    print(
+        json.dumps(outlook.to_json(), ensure_ascii=False)
+        if chosen.make(ShowConfig).json
+        else "\n".join(_lines(outlook))
+    )
 
 
 def _lines(outlook: Outlook) -> list[str]:

@@ -8,12 +8,18 @@ from typing import Annotated
 
 import typer
 
+from batchgen.cli.completion import complete_output
 from batchgen.cli.flags import ShowConfig
 from batchgen.cli.options import Chosen, options
 
 __all__ = ["inspect", "status"]
 
-Output = Annotated[Path, typer.Argument(metavar="OUTPUT", help="A folder or a file that run-batch writes or wrote.")]
+Output = Annotated[
+    Path,
+    typer.Argument(
+        metavar="OUTPUT", help="A folder or a file that run-batch writes or wrote.", autocompletion=complete_output
+    ),
+]
 
 
 @options(ShowConfig)

@@ -15,9 +15,10 @@ from batchgen.errors import OutputLockedError, OutputMismatchError, UsageError
 from batchgen.io.durable import identity_of, writing
 from batchgen.io.history import run_files
 from batchgen.io.manifest import BOOKKEEPING, Manifest, manifest_of, manifest_path
+from batchgen.io.shards import Shard
 from batchgen.io.sources import remove_temporaries, result_files
 
-__all__ = ["Claim", "claim_output", "is_held", "kept_folder"]
+__all__ = ["Claim", "claim_output", "is_held", "kept_folder", "outputs_in"]
 
 _ENDINGS = frozenset({".jsonl", ".parquet", ".arrow"})
 
@@ -73,6 +74,20 @@ class Claim:
 def kept_folder(output: Path) -> Path:
     """Where the rows of an output and its bookkeeping are: the output itself, or a folder beside a single file."""
     return output.with_name(f".{output.name}.batchgen") if output.suffix in _ENDINGS else output
+
+
+def outputs_in(folder: Path) -> list[Path]:
+    """The outputs that lie in a folder, finished or not; shards as what they are named after."""
+    kept = (path.parent for path in folder.glob(f"*/{BOOKKEEPING}"))
+    found = {Shard(path).output if Shard.is_named(path) else _output_kept_in(path) for path in kept}
+    return sorted(found)
+
+
+def _output_kept_in(folder: Path) -> Path:
+    """The inverse of `kept_folder`."""
+    name = folder.name.removeprefix(".").removesuffix(".batchgen")
+    output = folder.with_name(name) if name else folder
+    return output if kept_folder(output) == folder else folder
 
 
 def is_held(folder: Path) -> bool:

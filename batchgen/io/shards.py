@@ -28,8 +28,13 @@ class Shard:
         """The output of the whole job."""
         self.index, self.number = int(found["index"]), int(found["number"])
 
+    @staticmethod
+    def is_named(path: Path) -> bool:
+        """Whether a path has the name of a shard."""
+        return _NAME.fullmatch(path.name) is not None
+
 
 def shards_beside(output: Path) -> list[Shard]:
     """The shards of an output that are there, in order."""
-    shards = [Shard(path) for path in output.parent.glob("*.shard-*-of-*") if _NAME.fullmatch(path.name)]
+    shards = [Shard(path) for path in output.parent.glob("*.shard-*-of-*") if Shard.is_named(path)]
     return sorted((shard for shard in shards if shard.output == output), key=lambda shard: shard.index)
