@@ -38,30 +38,33 @@ class Engine:
         return {**asdict(self.stats()), "sequences": self._scheduler.running()}
 
     def run(self, windows: Iterable[list[Sequence]]) -> Iterator[list[Outcome]]:
-        """Run all sequences; after each step, yield those that it finished and those that can't run at all.
+        """Run all sequences; yield, a step at a time, those that are finished and those that can't run at all.
 
-        A window is read when fewer sequences wait than a step can hold, so that steps stay full across the seam.
-        A source may yield an empty window to be asked again after the next step.
+        What the caller does with them, and what the source does for its next window, is done while the runner computes
+        the step after. A window is read when fewer sequences wait than a step can hold, so that steps stay full across
+        the seam. A source may yield an empty window to be asked again after the next step.
         """
         remaining = iter(windows)
         enough = self._runner.capacity.max_num_seqs
         exhausted = False
+        outcomes: list[Outcome] = []
         while True:
-            outcomes: list[Outcome] = []
+            with self._scheduling():
+                plan = self._scheduler.schedule()
+            answer = None if plan is None else self._runner.begin(plan)
+            yield outcomes
+            outcomes = []
             if not exhausted and self._scheduler.stats().waiting < enough:
                 window = next(remaining, None)
                 exhausted = window is None
                 with self._scheduling():
                     outcomes += self._scheduler.add(window or [])
-            with self._scheduling():
-                plan = self._scheduler.schedule()
-            if plan is not None:
-                result = self._runner.execute(plan)
+            if plan is not None and answer is not None:
+                result = answer()
                 with self._scheduling():
                     outcomes += self._scheduler.commit(plan, result)
             elif exhausted:
                 return
-            yield outcomes
 
     @contextmanager
     def _scheduling(self) -> Iterator[None]:

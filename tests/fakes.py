@@ -14,7 +14,7 @@ from batchgen.core.prefix_index import PrefixIndex
 from batchgen.core.sampling import SamplingParams
 from batchgen.core.scheduler import Refusal, Scheduler
 from batchgen.core.sequence import Sequence
-from batchgen.core.step import Capacity, ScheduledSequence, StepPlan, StepResult
+from batchgen.core.step import Answer, Capacity, ScheduledSequence, StepPlan, StepResult
 
 VOCAB = 1_000
 
@@ -72,7 +72,11 @@ class FakeRunner:
     def capacity(self) -> Capacity:
         return self._capacity
 
-    def execute(self, plan: StepPlan) -> StepResult:
+    def begin(self, plan: StepPlan) -> Answer:
+        result = self._execute(plan)
+        return lambda: result
+
+    def _execute(self, plan: StepPlan) -> StepResult:
         self._check_plan(plan)
         self._copy(plan)
         self._write(plan)

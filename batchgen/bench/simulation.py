@@ -18,7 +18,7 @@ from batchgen.core.prefix_index import PrefixIndex
 from batchgen.core.sampling import SamplingParams
 from batchgen.core.scheduler import Scheduler
 from batchgen.core.sequence import Sequence
-from batchgen.core.step import Capacity, StepPlan, StepResult
+from batchgen.core.step import Answer, Capacity, StepPlan, StepResult
 from batchgen.engine import Engine
 
 __all__ = ["GRAIN", "Machine", "Outcome", "Request", "simulate"]
@@ -94,9 +94,10 @@ class _Clock:
         """seq_id -> grains of prompt and output together, of sequences that stop before their limit."""
         self._machine = machine
 
-    def execute(self, plan: StepPlan) -> StepResult:
+    def begin(self, plan: StepPlan) -> Answer:
         self.seconds += GRAIN * self._machine.step_s(plan)
-        return StepResult([_END if one.stop + 1 == self.ends.get(one.seq_id) else 0 for one in plan.sampled])
+        result = StepResult([_END if one.stop + 1 == self.ends.get(one.seq_id) else 0 for one in plan.sampled])
+        return lambda: result
 
     def close(self) -> None:
         pass

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from array import array
+from collections.abc import Callable
 from collections.abc import Sequence as SequenceOf
 from dataclasses import dataclass
 from functools import cached_property
@@ -13,6 +14,7 @@ from batchgen.core.sampling import SamplingParams
 from batchgen.core.sequence import TokenGuide
 
 __all__ = [
+    "Answer",
     "BlockCopy",
     "Capacity",
     "ModelRunner",
@@ -147,16 +149,20 @@ class StepResult:
     """For each of `plan.pooled` the sum up to the end of its span."""
 
 
+Answer = Callable[[], StepResult]
+"""Waits until a plan is computed and gives its result, or raises what went wrong."""
+
+
 class ModelRunner(Protocol):
-    """Owns weights and KV tensors and computes one plan at a time."""
+    """Owns weights and KV tensors and computes one plan after another."""
 
     @property
     def capacity(self) -> Capacity:
         """What this runner has room for; constant over its life."""
         ...
 
-    def execute(self, plan: StepPlan) -> StepResult:
-        """Compute the plan: write keys and values of every planned token, choose the next tokens."""
+    def begin(self, plan: StepPlan) -> Answer:
+        """Begin to compute the plan: write keys and values of every planned token, choose the next tokens."""
         ...
 
     def close(self) -> None:

@@ -7,11 +7,11 @@ weights are read, there may be none for seconds.
 from __future__ import annotations
 
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from typing import ParamSpec, TypeVar
 
-from batchgen.core.step import Capacity, ModelRunner, StepPlan, StepResult
+from batchgen.core.step import Answer, Capacity, ModelRunner, StepPlan, StepResult
 
 __all__ = ["RunnerInThread", "Worker"]
 
@@ -28,12 +28,11 @@ class Worker:
 
     def call(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Run a function in the thread and wait for it. An interrupt ends the waiting, not the call."""
-        future = self._pool.submit(function, *args, **kwargs)
-        while not future.done():
-            # A signal that comes just before a wait for a lock is heard only when that ends.
-            with suppress(TimeoutError):
-                future.exception(timeout=_HEARING_S)
-        return future.result()
+        return _result(self.begin(function, *args, **kwargs))
+
+    def begin(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> Future[T]:
+        """Run a function in the thread when the calls before are over."""
+        return self._pool.submit(function, *args, **kwargs)
 
     def end_with(self, function: Callable[[], None]) -> None:
         """Run a last function when the calls before are over, without waiting for it."""
@@ -53,10 +52,23 @@ class RunnerInThread:
         """That of the runner."""
         return self._runner.capacity
 
-    def execute(self, plan: StepPlan) -> StepResult:
-        """Compute the plan in the worker's thread."""
-        return self._worker.call(self._runner.execute, plan)
+    def begin(self, plan: StepPlan) -> Answer:
+        """Begin to compute the plan in the worker's thread."""
+        begun = self._worker.begin(self._runner.begin, plan)
+
+        def answer() -> StepResult:
+            return _result(begun)()
+
+        return answer
 
     def close(self) -> None:
         """Close the runner when its last step is over."""
         self._worker.end_with(self._runner.close)
+
+
+def _result(future: Future[T]) -> T:
+    while not future.done():
+        # A signal that comes just before a wait for a lock is heard only when that ends.
+        with suppress(TimeoutError):
+            future.exception(timeout=_HEARING_S)
+    return future.result()

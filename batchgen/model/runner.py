@@ -7,7 +7,7 @@ from functools import partial
 
 from batchgen.checkpoint.types import Checkpoint
 from batchgen.config import EngineConfig
-from batchgen.core.step import Capacity, StepPlan, StepResult
+from batchgen.core.step import Answer, Capacity, StepPlan, StepResult
 from batchgen.model.batch import make_batch
 from batchgen.model.decoder import Decoder
 from batchgen.model.device import choose_device
@@ -64,7 +64,7 @@ class Runner:
         """Calls and seconds of each kind of op so far; empty for kernels that don't tell."""
         return self._program.times() if isinstance(self._program, Timed) else {}
 
-    def execute(self, plan: StepPlan) -> StepResult:
+    def begin(self, plan: StepPlan) -> Answer:
         """Compute the plan and choose the next tokens."""
         program, decoder = self._program, self._decoder
         if program is None or decoder is None:
@@ -83,7 +83,8 @@ class Runner:
             tokens = program.sample(decoder.logits, rows).tolist()
             self.kernel_s += time.perf_counter() - began
         logprobs, scores = read_logprobs(program, decoder.logits, plan, tokens)
-        return StepResult(tokens, logprobs, scores, read_pooled(decoder, plan))
+        result = StepResult(tokens, logprobs, scores, read_pooled(decoder, plan))
+        return lambda: result
 
     def close(self) -> None:
         """Give back weights, keys and values, and end the other processes."""

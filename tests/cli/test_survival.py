@@ -42,13 +42,13 @@ batchgen.job.loading.load_runner = load_runner
 
 IN_STEP = f"""
 from batchgen.model.runner import Runner
-execute, steps = Runner.execute, itertools.count()
+begin, steps = Runner.begin, itertools.count()
 def slow(self, plan):
     if next(steps) == 12:
         print("here", flush=True)
         {SLOW_CALL}
-    return execute(self, plan)
-Runner.execute = slow
+    return begin(self, plan)
+Runner.begin = slow
 """
 
 

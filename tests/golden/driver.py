@@ -44,6 +44,6 @@ def generate(
                 )
             )
         plan = StepPlan(tuple(scheduled))
-        for s, token in zip(plan.sampled, runner.execute(plan).tokens, strict=True):
+        for s, token in zip(plan.sampled, runner.begin(plan)().tokens, strict=True):
             known[s.seq_id].append(token)
     return [tokens[len(prompt) :] for tokens, prompt in zip(known, prompts, strict=True)]

@@ -126,7 +126,7 @@ def scheduled(
         plan = scheduler.schedule()
         if plan is None:
             break
-        scheduler.commit(plan, runner.execute(plan))
+        scheduler.commit(plan, runner.begin(plan)())
     return [sequence.output for sequence in sequences], scheduler.stats().preemptions
 
 

@@ -70,7 +70,7 @@ def drive(
             if not pending:
                 return finished, refused
             continue
-        finished += scheduler.commit(plan, runner.execute(plan))
+        finished += scheduler.commit(plan, runner.begin(plan)())
         kv.check_invariants()
     raise AssertionError("no end in sight")
 

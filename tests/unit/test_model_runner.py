@@ -56,7 +56,7 @@ def test_what_a_runner_tells() -> None:
 def test_a_plan_that_wants_no_token_yields_none() -> None:
     runner = load_runner(checkpoint(), config())
     step = ScheduledSequence(seq_id=0, start=0, tokens=[1, 2, 3], block_table=[4], sampling=None)
-    assert list(runner.execute(StepPlan((step,))).tokens) == []
+    assert list(runner.begin(StepPlan((step,)))().tokens) == []
 
 
 @pytest.mark.parametrize("quantization", ["none", "int8"])
@@ -64,7 +64,7 @@ def test_dummy_weights_generate(quantization: str) -> None:
     runner = load_runner(checkpoint(), config(quantization=quantization))
     assert runner.precision == {"none": "float32", "int8": "int8"}[quantization]
     step = ScheduledSequence(0, 0, [1, 2, 3], [4], SamplingParams(max_tokens=1, temperature=0.0))
-    (token,) = runner.execute(StepPlan((step,))).tokens
+    (token,) = runner.begin(StepPlan((step,)))().tokens
     assert 0 <= token < 50
 
 
