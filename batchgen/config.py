@@ -68,7 +68,11 @@ class InputConfig:
     """Where requests come from and how rows become requests."""
 
     input_file: str
-    """A path, `-` for standard input, or an fsspec address."""
+    """A path, `-` for standard input, an fsspec address, or `hf://datasets/OWNER/NAME[@REVISION]`."""
+    split: str | None = None
+    """Of a dataset that has several; of the hub's also a part of one, such as `train[:100]`."""
+    subset: str | None = None
+    """The hub dataset's configuration, where it has several."""
     messages_column: str = "messages"
     prompt_column: str | None = None
     prompt_template: str | None = None

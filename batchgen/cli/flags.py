@@ -146,6 +146,10 @@ _ENGINE: Mapping[str, Flag] = {
 
 _INPUT: Mapping[str, Flag] = {
     "input_file": Flag(help="The same as INPUT.", names=("--input-file", "-i"), metavar="PATH"),
+    "split": Flag(help="Split of a dataset, also train[:100]. Default: the only one.", names=("--split", "--hf-split")),
+    "subset": Flag(
+        help="Subset (configuration) of a hub dataset. Default: the only one.", names=("--subset", "--hf-subset")
+    ),
     "messages_column": Flag(help="Column with the chat messages, for rows that are no batch lines."),
     "prompt_column": Flag(help="Column with a text prompt."),
     "prompt_template": Flag(help="Jinja over the row's columns that makes the user message."),

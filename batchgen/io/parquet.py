@@ -1,71 +1,32 @@
-"""Rows of a Parquet file."""
+"""Parquet files as tables."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from datetime import date, time
-from decimal import Decimal
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from batchgen.config import InputConfig
 from batchgen.errors import UsageError
-from batchgen.io.columns import RowShaper, check_columns, request_columns
 from batchgen.io.source import open_binary
-from batchgen.protocol.faults import Code, RowFault
-from batchgen.protocol.request import RawRow
+from batchgen.io.table import PIECE_BYTES, PIECE_ROWS, Table
 
-__all__ = ["count_parquet_rows", "parquet_columns", "parquet_rows"]
-
-_ROWS, _BYTES = 256, 64 << 20
-"""Rows of a batch and bytes of its values, about and at most."""
-
-
-def parquet_rows(config: InputConfig, shaper: RowShaper) -> Iterator[RawRow]:
-    """The rows; what is passed through stays Arrow: an array of one value for each column."""
-    with _opened(config) as file:
-        names = file.schema_arrow.names
-        own = request_columns(config, names)
-        # A template may use any column, and each value as the kind of thing that it is.
-        templated = config.prompt_template is not None
-        wanted = [name for name in names if name in own or templated]
-        passed = [name for name in names if name not in own]
-        number = 0
-        for batch in file.iter_batches(batch_size=_rows_per_batch(file.metadata)):
-            for index, row in enumerate(_python_rows(batch.select(wanted), _as_it_is if templated else _as_json)):
-                number += 1
-                extra = {name: batch.column(name).slice(index, 1) for name in passed}
-                if isinstance(row, RowFault):
-                    yield RawRow(number, None, row, extra)
-                else:
-                    yield shaper.shape(number, row, extra)
-
-
-def count_parquet_rows(config: InputConfig) -> int:
-    """Rows of the file, as its footer says."""
-    with _opened(config) as file:
-        return int(file.metadata.num_rows)
-
-
-def parquet_columns(config: InputConfig) -> list[pa.Field]:
-    """The columns that are passed through."""
-    with _opened(config) as file:
-        own = request_columns(config, file.schema_arrow.names)
-        return [field for field in file.schema_arrow if field.name not in own]
+__all__ = ["parquet_table"]
 
 
 @contextmanager
-def _opened(config: InputConfig) -> Iterator[pq.ParquetFile]:
-    source = config.input_file
+def parquet_table(source: str) -> Iterator[Table]:
+    """A Parquet file by path or address. Raises `UsageError` where it can't be read, also within the context."""
     # Without reading ahead memory holds pages, not row groups; over a network it would cost a request each.
     ahead = "://" in source
     try:
         with open_binary(source) as raw, pq.ParquetFile(raw, pre_buffer=ahead, buffer_size=1 << 20) as file:
-            check_columns(config, file.schema_arrow.names)
-            yield file
+            yield Table(
+                file.schema_arrow,
+                lambda: int(file.metadata.num_rows),
+                lambda: file.iter_batches(batch_size=_rows_per_batch(file.metadata)),
+            )
     except pa.ArrowException as error:
         raise UsageError(f"input {source}: cannot be read as Parquet: {error}") from error
 
@@ -73,47 +34,4 @@ def _opened(config: InputConfig) -> Iterator[pq.ParquetFile]:
 def _rows_per_batch(metadata: pq.FileMetaData) -> int:
     groups = [metadata.row_group(index) for index in range(metadata.num_row_groups)]
     largest = max((group.total_byte_size // max(1, group.num_rows) for group in groups), default=0)
-    return max(1, min(_ROWS, _BYTES // max(1, largest)))
-
-
-def _python_rows(batch: pa.RecordBatch, leaf: Callable[[Any], Any]) -> Iterator[dict[str, Any] | RowFault]:
-    try:
-        rows = [
-            {name: _without_nulls(value, leaf) for name, value in row.items()}
-            for row in batch.to_pylist(maps_as_pydicts="strict")
-        ]
-    except (ValueError, OverflowError, KeyError) as error:
-        if batch.num_rows == 1:
-            message = f"the row cannot be read: {error}"
-            yield RowFault(Code.INVALID_VALUE, message)
-            return
-        for index in range(batch.num_rows):
-            yield from _python_rows(batch.slice(index, 1), leaf)
-        return
-    yield from rows
-
-
-def _without_nulls(value: Any, leaf: Callable[[Any], Any]) -> Any:
-    """Arrow fills a struct with all keys that any row has; those that a row did not have are null."""
-    if isinstance(value, dict):
-        return {str(name): _without_nulls(item, leaf) for name, item in value.items() if item is not None}
-    return [_without_nulls(item, leaf) for item in value] if isinstance(value, list) else leaf(value)
-
-
-def _as_it_is(value: Any) -> Any:
-    return value
-
-
-def _as_json(value: Any) -> Any:
-    """A value of a kind that JSON has. Raises `UnicodeDecodeError` for bytes that are no text."""
-    match value:
-        case None | str() | bool() | int() | float():
-            return value
-        case Decimal():
-            return int(value) if value == value.to_integral_value() else float(value)
-        case bytes():
-            return value.decode()
-        case date() | time():
-            return value.isoformat()
-        case _:
-            return str(value)
+    return max(1, min(PIECE_ROWS, PIECE_BYTES // max(1, largest)))

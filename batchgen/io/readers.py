@@ -1,4 +1,4 @@
-"""Rows of the input, one after another. Memory holds one line, or one batch of a Parquet file."""
+"""Rows of the input, one after another. Memory holds one line, or one batch of a table."""
 
 from __future__ import annotations
 
@@ -11,8 +11,9 @@ import orjson
 from batchgen.config import InputConfig
 from batchgen.io.columns import RowShaper, request_columns
 from batchgen.io.json_text import TooDeepError, load_json
-from batchgen.io.parquet import count_parquet_rows, parquet_rows
-from batchgen.io.source import first_bytes_of_stream, is_parquet, is_stream, open_binary
+from batchgen.io.source import first_bytes_of_stream, is_stream, open_binary
+from batchgen.io.table_rows import count_table_rows, table_rows
+from batchgen.io.tables import is_table
 from batchgen.protocol.faults import Code, RowFault
 from batchgen.protocol.parse import model_of
 from batchgen.protocol.request import RawRow
@@ -30,8 +31,8 @@ def open_rows(config: InputConfig) -> Iterator[RawRow]:
     Raises `UsageError` where the input itself can't be read, or no row of it can be a request.
     """
     shaper = RowShaper(config)
-    if is_parquet(config.input_file):
-        return parquet_rows(config, shaper)
+    if is_table(config):
+        return table_rows(config, shaper)
     return _json_rows(config, shaper)
 
 
@@ -39,8 +40,8 @@ def count_rows(config: InputConfig) -> int | None:
     """Rows of an input that can be read twice; None for a stream."""
     if is_stream(config.input_file):
         return None
-    if is_parquet(config.input_file):
-        return count_parquet_rows(config)
+    if is_table(config):
+        return count_table_rows(config)
     with open_binary(config.input_file) as file:
         return sum(1 for _ in _filled_lines(file))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from collections.abc import Sequence as SequenceOf
 from typing import Any, Literal
 
@@ -9,9 +10,9 @@ import orjson
 import pyarrow as pa
 
 from batchgen.config import InputConfig
-from batchgen.io.parquet import parquet_columns
 from batchgen.io.readers import first_rows
-from batchgen.io.source import is_parquet
+from batchgen.io.table_rows import table_columns
+from batchgen.io.tables import is_table
 from batchgen.protocol.result import ResultRow
 
 __all__ = ["passed_through", "result_schema", "rows_to_batch"]
@@ -30,36 +31,51 @@ _OWN = (
 )
 _SOURCE = b"input column"
 """Key of a passed-through field's metadata: the column's name in the input."""
+_FEATURES = b"huggingface"
+"""Key of a schema's metadata under which Hugging Face datasets keeps what columns mean, such as names of classes."""
+_NO_COLUMNS = pa.schema([])
 _ROWS_FOR_COLUMNS = 1000
 
 
-def result_schema(response_as: Literal["json", "string"], passed: SequenceOf[pa.Field] = ()) -> pa.Schema:
+def result_schema(response_as: Literal["json", "string"], passed: pa.Schema = _NO_COLUMNS) -> pa.Schema:
     """The schema of PROTOCOL's result row, then the input's other columns. A name of ours is kept from them: the
-    input's `text` is called `input_text`."""
+    input's `text` is called `input_text`. Features that datasets has noted of them stay."""
     fields = [*_OWN, pa.field("response", pa.json_())]
     taken = {field.name for field in (*fields, *passed)}
+    names: dict[str, str] = {}
     for field in passed:
         name = field.name
         while name in {other.name for other in fields}:
             name = f"input_{name}"
             name = f"input_{name}" if name in taken else name
+        names[field.name] = name
         # Rows that failed to be read have no value, whatever the input promises.
         metadata = {**(field.metadata or {}), _SOURCE: field.name.encode()}
         fields.append(field.with_name(name).with_metadata(metadata).with_nullable(True))
     if response_as == "string":
         fields = [field.with_type(pa.string()) if field.type == pa.json_() else field for field in fields]
-    return pa.schema(fields)
+    return pa.schema(fields, _features(passed.metadata or {}, names))
 
 
-def passed_through(config: InputConfig) -> list[pa.Field]:
+def _features(metadata: Mapping[bytes, bytes], names: Mapping[str, str]) -> dict[bytes, bytes]:
+    """The metadata with which datasets gives columns that have new `names` the features that they had."""
+    try:
+        features = orjson.loads(metadata[_FEATURES])["info"]["features"]
+        kept = {names[name]: feature for name, feature in features.items() if name in names}
+    except (KeyError, TypeError, AttributeError, orjson.JSONDecodeError):  # there are none
+        return {}
+    return {_FEATURES: orjson.dumps({"info": {"features": kept}})} if kept else {}
+
+
+def passed_through(config: InputConfig) -> pa.Schema:
     """Columns of the input that go to the output as they are: those that are no part of the request.
 
     JSON lines have no schema: the further keys of the first thousand rows are their columns, as JSON.
     """
-    if is_parquet(config.input_file):
-        return parquet_columns(config)
+    if is_table(config):
+        return table_columns(config)
     names = dict.fromkeys(name for row in first_rows(config, _ROWS_FOR_COLUMNS) for name in row.extra)
-    return [pa.field(name, pa.json_()) for name in names]
+    return pa.schema([pa.field(name, pa.json_()) for name in names])
 
 
 def rows_to_batch(rows: SequenceOf[ResultRow], schema: pa.Schema) -> pa.RecordBatch:
@@ -79,7 +95,7 @@ def rows_to_batch(rows: SequenceOf[ResultRow], schema: pa.Schema) -> pa.RecordBa
 
 
 def _one(value: pa.Array | str | None, kind: pa.DataType) -> pa.Array:
-    """An array of one value: as the Parquet reader made it, or JSON text."""
+    """An array of one value: as the reader of a table made it, or JSON text."""
     return value if isinstance(value, pa.Array) else pa.array([value], kind)
 
 

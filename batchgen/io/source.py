@@ -14,7 +14,7 @@ from typing import IO, Any, cast
 from batchgen.errors import UsageError
 from batchgen.io.durable import identity_of
 
-__all__ = ["first_bytes_of_stream", "is_parquet", "is_stream", "open_binary", "source_identity"]
+__all__ = ["first_bytes_of_stream", "is_stream", "open_binary", "source_identity"]
 
 _BUFFER = 1 << 20
 _PACKED_PIECE = 4096
@@ -24,11 +24,6 @@ _PACKED_PIECE = 4096
 def is_stream(source: str) -> bool:
     """Whether the source can be read only once."""
     return source == "-"
-
-
-def is_parquet(source: str) -> bool:
-    """Whether the name says Parquet."""
-    return source.endswith((".parquet", ".pq"))
 
 
 @contextmanager

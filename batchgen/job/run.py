@@ -18,7 +18,8 @@ from batchgen.io.manifest import Manifest
 from batchgen.io.readers import first_rows, open_rows
 from batchgen.io.schema import passed_through, result_schema
 from batchgen.io.sink import Sink, open_sink
-from batchgen.io.source import is_stream, source_identity
+from batchgen.io.source import is_stream
+from batchgen.io.tables import input_identity
 from batchgen.job.arrivals import Arrival, arrivals
 from batchgen.job.counting import RowCount
 from batchgen.job.finding import find_checkpoint, model_of_run
@@ -159,7 +160,7 @@ def _generate(
 
 def _look_at(config: JobConfig, earlier: Manifest | None) -> dict[str, Any]:
     """What the manifest says of the input. The model that its lines name is known where the file has not changed."""
-    identity = source_identity(config.input.input_file)
+    identity = input_identity(config.input)
     known = {} if earlier is None or identity is None or earlier.input.get("identity") != identity else earlier.input
     facts = {"file": config.input.input_file, "identity": identity, "rows": known.get("rows")}
     if config.model.model is None and not config.input.ignore_request_model:

@@ -259,7 +259,7 @@ def test_a_row_that_cannot_be_read_harms_no_other(tmp_path: Path) -> None:
 
 
 def test_long_rows_are_read_a_few_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(parquet, "_BYTES", 1 << 20)
+    monkeypatch.setattr(parquet, "PIECE_BYTES", 1 << 20)
     prompts = [f"{number}" * (1 << 17) for number in range(10, 74)]
     path = write_table(tmp_path, prompt=prompts)
     tracemalloc.start()

@@ -133,7 +133,7 @@ def test_the_error_column_has_its_type_without_errors(tmp_path: Path) -> None:
 
 
 def test_the_response_as_plain_text(tmp_path: Path) -> None:
-    schema = result_schema("string", [pa.field("label", pa.json_())])
+    schema = result_schema("string", pa.schema([pa.field("label", pa.json_())]))
     assert (schema.field("response").type, schema.field("label").type) == (pa.string(), pa.string())
     write(settings(tmp_path / "out", response_as="string"), iter([row(1, label='"x"')]), schema)
     assert stored(tmp_path / "out").to_pylist()[0]["label"] == '"x"'
@@ -153,10 +153,10 @@ def test_rows_are_safe_after_their_time_also_if_no_more_come(tmp_path: Path) -> 
 def test_datasets_reads_it(tmp_path: Path, way: str) -> None:
     import datasets
 
-    extra = pa.field("label", pa.json_()), pa.field("text", pa.dictionary(pa.int8(), pa.string()))
+    extra = pa.schema([("label", pa.json_()), ("text", pa.dictionary(pa.int8(), pa.string()))])
     schema = result_schema("json", extra)
     out = tmp_path / {"single": "out.arrow", "parquet": "out.parquet"}.get(way, "out")
-    values = pa.array(["a", "b"]).dictionary_encode().cast(extra[1].type)
+    values = pa.array(["a", "b"]).dictionary_encode().cast(extra.field("text").type)
     made = (row(n, label='{"x":[1]}', text=values.slice(n % 2, 1)) for n in range(1, 601))
     write(settings(out, rows_per_shard=600 if way == "from_file" else 250), made, schema)
     cache = str(tmp_path / "cache")
@@ -199,14 +199,14 @@ def test_datasets_reads_it(tmp_path: Path, way: str) -> None:
 def test_columns_of_any_type_are_passed_through(tmp_path: Path, values: pa.Array) -> None:
     field = pa.field("value", values.type, nullable=values.null_count > 0)
     made = [row(1, value=values.slice(0, 1)), row(2, value=values.slice(1, 1)), row(3)]
-    write(settings(tmp_path / "out"), iter(made), result_schema("json", [field]))
+    write(settings(tmp_path / "out"), iter(made), result_schema("json", pa.schema([field])))
     written = stored(tmp_path / "out")["value"].combine_chunks()
     assert written.slice(0, 2).equals(values)
     assert written[2].as_py() is None
 
 
 def test_names_of_ours_are_kept_from_the_inputs_columns() -> None:
-    passed = [pa.field(name, pa.int8()) for name in ("text", "input_text", "other", "error")]
+    passed = pa.schema([(name, pa.int8()) for name in ("text", "input_text", "other", "error")])
     names = result_schema("json", passed).names[10:]
     assert names == ["input_input_text", "input_text", "other", "input_error"]
     assert len(set(result_schema("json", passed).names)) == 14
@@ -397,7 +397,7 @@ def test_an_interrupt_within_a_write_drops_that_shard(tmp_path: Path) -> None:
             raise KeyboardInterrupt
 
     bad = ResultRow(custom_id="x", line=6, status_code=200, extra=Bomb())
-    schema = result_schema("json", [pa.field("label", pa.int8())])
+    schema = result_schema("json", pa.schema([pa.field("label", pa.int8())]))
     with pytest.raises(KeyboardInterrupt):
         write(settings(tmp_path / "out", rows_per_shard=3), iter([*rows(5), bad]), schema)
     assert stored(tmp_path / "out")["line"].to_pylist() == [1, 2, 3]
