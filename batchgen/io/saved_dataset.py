@@ -64,21 +64,25 @@ def chosen_split(source: str, splits: Sequence[str], chosen: str | None) -> str:
     """The split that the settings name, else the only one."""
     if chosen is None and len(splits) == 1:
         return splits[0]
-    if chosen not in splits:
-        said = "has several splits" if chosen is None else f"has no split {chosen!r}"
-        raise UsageError(f"input {source}: {said}; give --split with one of: {', '.join(splits)}")
-    return chosen
+    if chosen is not None and chosen in splits:
+        return chosen
+    said = "has several splits" if chosen is None else f"has no split {chosen!r}"
+    raise UsageError(f"input {source}: {said}; give --split with one of: {', '.join(splits)}")
 
 
 @contextmanager
 def quiet_datasets() -> Iterator[None]:
     """Without the progress bars of the library, which would run into our own display."""
     import datasets
-    from huggingface_hub import utils
+    from huggingface_hub.utils.tqdm import (
+        are_progress_bars_disabled,
+        disable_progress_bars,
+        enable_progress_bars,
+    )
 
     bars = [
         (datasets.enable_progress_bars, datasets.disable_progress_bars, datasets.are_progress_bars_disabled()),
-        (utils.enable_progress_bars, utils.disable_progress_bars, utils.are_progress_bars_disabled()),
+        (enable_progress_bars, disable_progress_bars, are_progress_bars_disabled()),
     ]
     shown = [(enable, disable) for enable, disable, disabled in bars if not disabled]
     for _, disable in shown:

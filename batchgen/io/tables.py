@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import glob
 import hashlib
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
@@ -90,13 +89,12 @@ def _is_pattern(source: str) -> bool:
 
 
 def _matches(pattern: str) -> list[str]:
-    if "://" not in pattern:
-        return glob.glob(pattern, recursive=True)
     try:
         import fsspec
 
         filesystem, path = fsspec.url_to_fs(pattern)
-        return [filesystem.unstrip_protocol(name) for name in filesystem.glob(path)]
+        found = filesystem.glob(path)
+        return [filesystem.unstrip_protocol(name) for name in found] if "://" in pattern else found
     except Exception as error:
         # Storage clients have exceptions of their own.
         raise UsageError(f"input {pattern}: cannot be listed: {error}") from error

@@ -147,7 +147,7 @@ def dataset(rows: int = 5) -> datasets.Dataset:
         "text": [1] * rows,
         "grid": [np.full((2, 2), n) for n in range(rows)],
         "picture": [{"bytes": b"no picture at all", "path": None}] * rows,
-        "when": [n for n in range(rows)],
+        "when": list(range(rows)),
         "long": [["a"]] * rows,
     }
     # A picture is encoded by its library, which is not needed to read one.
