@@ -37,15 +37,15 @@ class Engine:
         """All of it for a report: the counts, and every running sequence. Safe to call from another thread."""
         return {**asdict(self.stats()), "sequences": self._scheduler.running()}
 
-    def run(self, windows: Iterable[list[Sequence]]) -> Iterator[list[Outcome]]:
+    def run(self, windows: Iterable[list[Sequence]], ahead: int | None = None) -> Iterator[list[Outcome]]:
         """Run all sequences; yield, a step at a time, those that are finished and those that can't run at all.
 
         What the caller does with them, and what the source does for its next window, is done while the runner computes
-        the step after. A window is read when fewer sequences wait than a step can hold, so that steps stay full across
-        the seam. A source may yield an empty window to be asked again after the next step.
+        the step after. A window is read when fewer than `ahead` sequences wait; None: than a step can hold, so that
+        steps stay full across the seam. A source may yield an empty window to be asked again after the next step.
         """
         remaining = iter(windows)
-        enough = self._runner.capacity.max_num_seqs
+        enough = self._runner.capacity.max_num_seqs if ahead is None else ahead
         exhausted = False
         outcomes: list[Outcome] = []
         while True:

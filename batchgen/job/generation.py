@@ -67,7 +67,8 @@ class Generation:
         responder = Responder(sink.manifest.run_id, sink.manifest.created)
         frontend = _frontend(config, loaded, responder)
         self._grammars = frontend.grammars
-        self._tracker = Tracker(frontend, self._emit, config.input.window)
+        self._window = config.input.window
+        self._tracker = Tracker(frontend, self._emit, self._window, loaded.runner.capacity.max_num_seqs)
 
     def run(self, rows: Iterable[Arrival], watchdog: Watchdog) -> None:
         """Run all rows that are not done; each one's result goes to the sink. `watchdog` hears of all that moves."""
@@ -79,7 +80,7 @@ class Generation:
         moved: object = None
         if self._log_requests:
             rows = map(_logged, rows)
-        for outcomes in self.engine.run(self._tracker.windows(rows)):
+        for outcomes in self.engine.run(self._tracker.windows(rows), self._window):
             for outcome in outcomes:
                 if isinstance(outcome, Sequence):
                     self._tracker.finished(outcome)

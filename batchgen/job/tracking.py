@@ -6,7 +6,6 @@ import logging
 from array import array
 from collections.abc import Callable, Iterable, Iterator
 from collections.abc import Sequence as SequenceOf
-from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass, field
 
@@ -15,11 +14,12 @@ from batchgen.core.sequence import Sequence
 from batchgen.job.answers import choice_logprobs, embeddings, mean_logprob, prompt_scores, shown_choices
 from batchgen.job.arrivals import Arrival
 from batchgen.job.intake import AnyModel, Intake, ServedModels
+from batchgen.job.reading import ReadAhead, ReadRow
 from batchgen.job.twins import Twins, digest_of
 from batchgen.protocol.anthropic_request import as_sent
 from batchgen.protocol.faults import Code, RowFault
 from batchgen.protocol.parse import Parser, custom_id_of
-from batchgen.protocol.request import GenRequest, RawRow
+from batchgen.protocol.request import GenRequest
 from batchgen.protocol.response import Responder
 from batchgen.protocol.result import Choice, Completion, ResultRow
 from batchgen.text.detok import StopWatcher, decode_output, watcher
@@ -38,10 +38,6 @@ Emit = Callable[[int, str, ResultRow], None]
 """Takes a result: the number of the input's row, counted from 0, the digest of its request, the row."""
 
 
-Encoded = list[SequenceOf[int]] | RowFault
-"""Token ids of each prompt of a request, or what is wrong with one."""
-
-
 @dataclass(frozen=True, slots=True)
 class Frontend:
     """What turns rows into token ids and token ids into rows, for one model."""
@@ -58,6 +54,10 @@ class Frontend:
     """Name shown in responses."""
     served: frozenset[str] | None
     """Model names that a line may ask for; None: any."""
+
+
+_Prepared = tuple[GenRequest, list[SequenceOf[int]], Callable[[], Guide] | None]
+"""A request, its prompts' token ids, and what guides its answers."""
 
 
 @dataclass(slots=True)
@@ -80,42 +80,18 @@ class _Pending:
     warnings: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class _Row:
-    """A row of the input that was read, and judged as far as that goes without its tokens."""
-
-    arrival: Arrival
-    request: GenRequest | RowFault | None
-    """None for a row that has its result."""
-    encoded: Future[Encoded] | None
-    """Of a request."""
-
-
-class _Encoder:
-    """A thread that encodes prompts ahead of those who want them."""
-
-    def __init__(self, prompter: Prompter) -> None:
-        self._prompter = prompter
-        self._pool = ThreadPoolExecutor(1, thread_name_prefix="encode")
-
-    def begin(self, request: GenRequest) -> Future[Encoded]:
-        return self._pool.submit(self._prompter.encode, request)
-
-    def close(self) -> None:
-        """Drop what nobody waits for any more."""
-        self._pool.shutdown(wait=False, cancel_futures=True)
-
-
 class Tracker:
     """Knows which sequences belong to which row, and sees to it that every row gets exactly one result."""
 
-    def __init__(self, frontend: Frontend, emit: Emit, window: int) -> None:
-        """`window`: rows read at once. Reading pauses while twice as many are under way."""
+    def __init__(self, frontend: Frontend, emit: Emit, window: int, step: int) -> None:
+        """`window`: samples under way at most, as many are read ahead; with twice as many rows under way nothing is
+        begun. `step`: samples that a step can hold."""
         self._frontend = frontend
         models = AnyModel() if frontend.served is None else ServedModels(frontend.served, frontend.model)
         self._intake = Intake(frontend.parser, models)
         self._emit = emit
         self._window = window
+        self._step = step
         self._warned: set[str | None] = set()
         self._owners: dict[int, list[tuple[_Pending, int]]] = {}
         """seq_id -> the samples that it answers."""
@@ -125,22 +101,22 @@ class Tracker:
         self._next_id = 0
 
     def windows(self, rows: Iterable[Arrival]) -> Iterator[list[Sequence]]:
-        """Sequences of the rows that are not done, a window at a time. An empty one means: not now, too many rows are
-        under way.
+        """Sequences of the rows that are not done, in growing lots. An empty one means: not now.
 
-        While a window is computed, a thread encodes the prompts of the next one. Rows count from the oldest that is
+        To be asked before each step: rows are read on, and a thread encodes their prompts. The first lot is enough for
+        two steps, so that work begins soon. Every further one is as large as all that is under way, since all of it is
+        ordered anew; so the whole window is in view soon as well. Rows under way count from the oldest that is
         unfinished, since results wait for it to be written in order.
         """
-        arrivals = iter(rows)
-        with closing(_Encoder(self._frontend.prompter)) as encoder:
-            ahead = self._read(arrivals, encoder)
-            while ahead:
-                window = [sequence for row in ahead if row.request is not None for sequence in self._begin(row)]
-                self._next_number = ahead[-1].arrival.number + 1
-                ahead = self._read(arrivals, encoder)
-                yield window
-                while self._span() >= 2 * self._window:
+        with closing(ReadAhead(rows, self._accept, self._frontend.prompter.encode, self._window)) as ahead:
+            while not ahead.over:
+                ahead.read(4 * self._step)
+                if self._span() >= 2 * self._window:
                     yield []
+                    continue
+                if not self._owners:
+                    ahead.wait(2 * self._step)
+                yield self._begin_all(ahead.take(self._due(ahead)))
 
     def finished(self, sequence: Sequence) -> None:
         """Take a finished sequence; the last one of a request completes its row."""
@@ -165,20 +141,21 @@ class Tracker:
             pending.fault = RowFault(Code.CONTEXT_LENGTH_EXCEEDED, message)
             self._done(pending)
 
-    def _read(self, arrivals: Iterator[Arrival], encoder: _Encoder) -> list[_Row]:
-        """The rows of the next window, fewer at the end of the input; their prompts are being encoded."""
-        read: list[_Row] = []
-        samples = 0
-        while samples < self._window and len(read) < self._window and (arrival := next(arrivals, None)) is not None:
-            request = None if arrival.done else self._accept(arrival.row, arrival.first_line)
-            encoded = None
-            if isinstance(request, GenRequest):
-                encoded = encoder.begin(request)
-                samples += len(request.prompts) * request.samples
-            read.append(_Row(arrival, request, encoded))
-        return read
+    def _due(self, ahead: ReadAhead) -> int:
+        """How much of what is ready is to be begun now."""
+        under_way = len(self._owners)
+        room = self._window - under_way
+        lot = min(ahead.ready, room)
+        is_last = ahead.complete and ahead.ready <= room
+        is_needed = under_way < self._step
+        return lot if is_last or is_needed or lot >= max(under_way, 2 * self._step) else 0
 
-    def _begin(self, read: _Row) -> list[Sequence]:
+    def _begin_all(self, rows: list[ReadRow]) -> list[Sequence]:
+        if rows:
+            self._next_number = rows[-1].arrival.number + 1
+        return [sequence for row in rows if row.request is not None for sequence in self._begin(row)]
+
+    def _begin(self, read: ReadRow) -> list[Sequence]:
         arrival, row = read.arrival, read.arrival.row
         begun = self._prepare(read)
         if isinstance(begun, RowFault):
@@ -206,22 +183,23 @@ class Tracker:
             self._next_id += 1
         return sequences
 
-    def _prepare(self, read: _Row) -> tuple[GenRequest, list[SequenceOf[int]], Callable[[], Guide] | None] | RowFault:
-        """A row's request, its prompts' token ids and what guides its answers, or why it has no answer."""
-        request = read.request
+    def _prepare(self, row: ReadRow) -> _Prepared | RowFault:
+        """What a row's sequences are made of, or why it has no answer."""
+        request = row.request
         if isinstance(request, RowFault):
             return request
         assert request is not None
-        assert read.encoded is not None
-        encoded = read.encoded.result()
+        assert row.encoded is not None
+        encoded = row.encoded.result()
         if isinstance(encoded, RowFault):
             return encoded
         request = self._frontend.tools.prepared(request)
         guide = None if request.constraint is None else self._frontend.grammars.compile(request.constraint)
         return guide if isinstance(guide, RowFault) else (request, encoded, guide)
 
-    def _accept(self, row: RawRow, first_line: int | None) -> GenRequest | RowFault:
-        parsed = self._intake.take(row, first_line)
+    def _accept(self, arrival: Arrival) -> GenRequest | RowFault:
+        row = arrival.row
+        parsed = self._intake.take(row, arrival.first_line)
         for warning in parsed.warnings:
             if warning.param not in self._warned:
                 self._warned.add(warning.param)

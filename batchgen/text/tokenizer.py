@@ -53,16 +53,14 @@ class Tokenizer:
 
         Raises `UnicodeEncodeError` for text with lone surrogates.
         """
-        return self._one_bos(self._backend.encode(_valid(text)).ids)
+        ids = self._ids(text)
+        # A prompt that already starts with BOS gets no second one: models have never seen two.
+        doubled = self._added_bos is not None and ids[1:2] == [self._added_bos]
+        return ids[1:] if doubled else ids
 
     def encode_rendered(self, text: str) -> list[int]:
         """Token ids of a rendered chat template, which writes its special tokens itself."""
-        return self._backend.encode(_valid(text), add_special_tokens=False).ids
-
-    def encode_batch(self, texts: SequenceOf[str]) -> list[list[int]]:
-        """`encode` of each text, in parallel."""
-        encodings = self._backend.encode_batch_fast([_valid(text) for text in texts])
-        return [self._one_bos(encoding.ids) for encoding in encodings]
+        return self._ids(text, add_special_tokens=False)
 
     def decode(self, ids: SequenceOf[int], *, skip_special_tokens: bool = True) -> str:
         """Text of token ids; ids outside the vocabulary have none."""
@@ -89,10 +87,11 @@ class Tokenizer:
         """Whether an id stands for a token."""
         return self._backend.id_to_token(token) is not None
 
-    def _one_bos(self, ids: list[int]) -> list[int]:
-        # A prompt that already starts with BOS gets no second one: models have never seen two.
-        doubled = self._added_bos is not None and ids[1:2] == [self._added_bos]
-        return ids[1:] if doubled else ids
+    def _ids(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
+        text.encode()  # tokenizers answers lone surrogates with a TypeError that says something else
+        # A batch of one: `Backend.encode` would keep all other threads from running Python meanwhile.
+        (encoding,) = self._backend.encode_batch_fast([text], add_special_tokens=add_special_tokens)
+        return encoding.ids
 
 
 def load_tokenizer(checkpoint: Checkpoint) -> Tokenizer | None:
@@ -121,11 +120,6 @@ def end_token_ids(checkpoint: Checkpoint, tokenizer: Tokenizer | None) -> frozen
     if tokenizer is not None and isinstance(eos, str) and (eos_id := tokenizer.token_id(eos)) is not None:
         ids.add(eos_id)
     return frozenset(ids)
-
-
-def _valid(text: str) -> str:
-    text.encode()  # tokenizers answers lone surrogates with a TypeError that says something else
-    return text
 
 
 def _special_ends(backend: Backend, config: Mapping[str, Any]) -> TemplateProcessing:

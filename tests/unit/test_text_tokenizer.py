@@ -73,9 +73,9 @@ def test_nothing_is_cut_or_padded() -> None:
     assert tokenizer.decode(tokenizer.encode("the cat sat on the mat")) == "the cat sat on the mat"
 
 
-def test_a_batch_is_encoded_like_its_texts() -> None:
-    tokenizer = Tokenizer(byte_fallback(), {"bos_token": "<s>"})
-    assert tokenizer.encode_batch(TRICKY) == [tokenizer.encode(text) for text in TRICKY]
+def test_texts_are_encoded_as_by_the_library() -> None:
+    tokenizer, backend = Tokenizer(byte_fallback(), {}), byte_fallback()
+    assert [tokenizer.encode(text) for text in TRICKY] == [backend.encode(text).ids for text in TRICKY]
 
 
 def test_decoding_skips_special_and_unknown_tokens() -> None:

@@ -1,14 +1,20 @@
-"""Windows of rows: full ones, and a pause while too many are under way."""
+"""Lots of rows that grow to a window, and a pause while too many are under way."""
 
 from __future__ import annotations
 
+from collections import deque
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 from dataclasses import replace
-from threading import Event
+from itertools import chain
 from types import SimpleNamespace
-from typing import cast
+from typing import Any, cast
+
+import pytest
 
 from batchgen.core.sampling import SamplingParams
 from batchgen.core.sequence import FinishReason, Sequence
+from batchgen.job import reading
 from batchgen.job.arrivals import Arrival
 from batchgen.job.tracking import Frontend, Tracker
 from batchgen.protocol.parse import Parser
@@ -60,70 +66,145 @@ class Results(dict[int, ResultRow]):
         self[number] = row
 
 
-def test_windows_stay_full_while_the_oldest_row_is_unfinished() -> None:
-    rows = [RawRow(n, {"custom_id": str(n), "url": "/v1/completions", "body": {"prompt": "x"}}) for n in range(1, 31)]
-    results = Results()
-    tracker = Tracker(frontend(), results.emit, window=10)
-    windows = tracker.windows(map(arrive, rows))
-    first = next(windows)
-    for sequence in first[1:]:
+def row(number: int) -> RawRow:
+    return RawRow(number, {"custom_id": str(number), "url": "/v1/completions", "body": {"prompt": "x"}})
+
+
+class Encoder:
+    """Stands for the thread: encodes no more than it is allowed to, in order."""
+
+    def __init__(self) -> None:
+        self.allowed = 1 << 30
+        self.queue: deque[tuple[Future[Any], Callable[[], Any]]] = deque()
+
+    def submit(self, call: Callable[..., Any], *args: Any) -> Future[Any]:
+        future: Future[Any] = Future()
+        self.queue.append((future, lambda: call(*args)))
+        self.allow(0)
+        return future
+
+    def allow(self, more: int) -> None:
+        self.allowed += more
+        while self.queue and self.allowed:
+            self.allowed -= 1
+            future, call = self.queue.popleft()
+            future.set_result(call())
+
+    def shutdown(self, **_: bool) -> None:
+        pass
+
+
+@pytest.fixture(autouse=True)
+def encoder(monkeypatch: pytest.MonkeyPatch) -> Encoder:
+    stand_in = Encoder()
+    monkeypatch.setattr(reading, "ThreadPoolExecutor", lambda *_, **__: stand_in)
+    return stand_in
+
+
+def test_work_begins_with_two_steps_and_lots_double_what_is_under_way(encoder: Encoder) -> None:
+    encoder.allowed = 4
+    tracker = Tracker(frontend(), Results().emit, window=100, step=2)
+    windows = tracker.windows(map(arrive, map(row, range(1, 1001))))
+    begun = next(windows)
+    assert len(begun) == 4, "that two steps can hold; nobody waited for more"
+    encoder.allow(3)
+    assert next(windows) == [], "ordering all anew is not worth it"
+    encoder.allow(4)
+    begun += next(windows)
+    assert len(begun) == 4 + 7, "all that is ready"
+    encoder.allow(1 << 30)
+    begun += next(windows)
+    assert len(begun) == 100, "a window, however much is ready"
+    for sequence in begun[:49]:
         finish(tracker, sequence)
-    second = next(windows)
-    assert (len(first), len(second)) == (10, 10)
-    assert next(windows) == [], "two windows from the oldest unfinished row on: not now"
-    finish(tracker, first[0])
-    third = next(windows)
-    assert len(third) == 10
-    for sequence in second + third:
-        finish(tracker, sequence)
+    assert next(windows) == []
+    finish(tracker, begun[49])
+    assert len(next(windows)) == 50
+
+
+def test_the_last_rows_are_begun_as_soon_as_they_are_ready(encoder: Encoder) -> None:
+    encoder.allowed = 4
+    tracker = Tracker(frontend(), Results().emit, window=100, step=2)
+    windows = tracker.windows(map(arrive, map(row, range(1, 8))))
+    assert len(next(windows)) == 4
+    encoder.allow(2)
+    assert next(windows) == []
+    encoder.allow(1)
+    assert len(next(windows)) == 3
     assert list(windows) == []
-    assert sorted(results) == list(range(30))
+
+
+def test_a_step_is_filled_with_what_is_ready(encoder: Encoder) -> None:
+    encoder.allowed = 8
+    tracker = Tracker(frontend(), Results().emit, window=100, step=4)
+    windows = tracker.windows(map(arrive, map(row, range(1, 101))))
+    begun = next(windows)
+    encoder.allow(1)
+    assert (len(begun), next(windows)) == (8, [])
+    for sequence in begun[:5]:
+        finish(tracker, sequence)
+    assert len(next(windows)) == 1
+
+
+def test_work_goes_on_while_the_oldest_row_is_unfinished() -> None:
+    results = Results()
+    tracker = Tracker(frontend(), results.emit, window=10, step=5)
+    windows = tracker.windows(map(arrive, map(row, range(1, 41))))
+    oldest, *others = next(windows)
+    for lot in range(2):
+        for sequence in others:
+            finish(tracker, sequence)
+        others = next(windows)
+        assert len(others) == 9, lot
+    for sequence in others:
+        finish(tracker, sequence)
+    assert next(windows) == [], "two windows from the oldest unfinished row on: not now"
+    finish(tracker, oldest)
+    for sequence in chain.from_iterable(windows):
+        finish(tracker, sequence)
+    assert sorted(results) == list(range(40))
 
 
 def test_rows_that_are_refused_fill_windows_too() -> None:
     """A file of nothing but bad lines does not run ahead of one long answer without bound."""
-    good = RawRow(1, {"custom_id": "1", "url": "/v1/completions", "body": {"prompt": "x"}})
     bad = [RawRow(n, {"custom_id": str(n)}) for n in range(2, 101)]
     results = Results()
-    tracker = Tracker(frontend(), results.emit, window=10)
-    windows = tracker.windows(map(arrive, [good, *bad]))
+    tracker = Tracker(frontend(), results.emit, window=10, step=5)
+    windows = tracker.windows(map(arrive, [row(1), *bad]))
     (sequence,) = next(windows)
-    assert next(windows) == next(windows) == next(windows) == []
-    assert len(results) == 19
+    assert [next(windows) for _ in range(10)] == [[]] * 10
+    assert 20 <= len(results) < 30
     finish(tracker, sequence)
     assert all(window == [] for window in windows)
     assert sorted(results) == list(range(100))
 
 
 def test_rows_that_are_done_fill_windows_and_start_nothing() -> None:
-    rows = [RawRow(n, {"custom_id": str(n), "url": "/v1/completions", "body": {"prompt": "x"}}) for n in range(1, 41)]
     results = Results()
-    tracker = Tracker(frontend(), results.emit, window=10)
-    arrivals = (replace(arrive(row), done=row.line % 10 != 5) for row in rows)
+    tracker = Tracker(frontend(), results.emit, window=10, step=5)
+    arrivals = (replace(arrive(row(n)), done=n % 10 != 5) for n in range(1, 61))
     windows = tracker.windows(arrivals)
-    begun = [sequence for _ in range(3) for sequence in next(windows)]
+    begun = [sequence for _ in range(10) for sequence in next(windows)]
     assert len(begun) == 3
     assert next(windows) == [], "done rows count from the oldest unfinished one as well"
-    finish(tracker, begun[0])
-    begun += next(windows)
-    for sequence in begun[1:]:
+    for sequence in begun:
         finish(tracker, sequence)
-    assert list(windows) == []
-    assert sorted(results) == [4, 14, 24, 34]
+    for sequence in chain.from_iterable(windows):
+        finish(tracker, sequence)
+    assert sorted(results) == [4, 14, 24, 34, 44, 54]
 
 
-def test_the_next_window_is_encoded_while_this_one_is_computed() -> None:
-    rows = [RawRow(n, {"custom_id": str(n), "url": "/v1/completions", "body": {"prompt": "x"}}) for n in range(1, 31)]
-    encoded = {str(n): Event() for n in range(1, 31)}
+def test_rows_are_read_a_window_ahead_and_no_further() -> None:
+    read = 0
 
-    def encode(request: GenRequest) -> list[list[int]]:
-        encoded[request.custom_id].set()
-        return [[1]]
+    def rows() -> Iterator[Arrival]:
+        nonlocal read
+        for number in range(1, 101):
+            read += 1
+            yield arrive(row(number))
 
-    tracker = Tracker(
-        replace(frontend(), prompter=cast("Prompter", SimpleNamespace(encode=encode))), Results().emit, window=10
-    )
-    windows = tracker.windows(map(arrive, rows))
-    assert len(next(windows)) == 10
-    assert all(encoded[str(n)].wait(60) for n in range(11, 21)), "the second window, which nobody has asked for"
-    assert not any(encoded[str(n)].is_set() for n in range(21, 31)), "and no more than that"
+    tracker = Tracker(frontend(), Results().emit, window=10, step=5)
+    windows = tracker.windows(rows())
+    assert (len(next(windows)), read) == (10, 10)
+    assert (next(windows), read) == ([], 20)
+    assert (next(windows), read) == ([], 20)
