@@ -233,6 +233,7 @@ HEAVY = ("torch", "transformers", "tokenizers", "pyarrow", "datasets", "numpy", 
         "from batchgen.cli.main import app; app(['--help'], standalone_mode=False)",
         "from batchgen.cli.main import app; app(['run-batch', '--help'], standalone_mode=False)",
         "from batchgen.cli.main import app; app(['bench', 'throughput', '--help'], standalone_mode=False)",
+        "from batchgen.bench.compare import compare",
     ],
 )
 def test_import_and_help_load_nothing_heavy(code: str) -> None:

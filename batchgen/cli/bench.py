@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import json
-import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from batchgen.bench.datasets import DatasetConfig, load_dataset
 from batchgen.bench.quality import PRECISIONS, QualityConfig, perplexity_of, windows_of
+from batchgen.cli import throughput
 from batchgen.cli.environment import home
 from batchgen.cli.flags import CalibrateConfig, StreamConfig
 from batchgen.cli.options import EPILOG, Chosen, file_to_write, options
@@ -24,50 +23,8 @@ __all__ = ["app"]
 app = typer.Typer(help="Measure speed and quality.", no_args_is_help=True)
 
 
-@app.command("throughput", epilog=EPILOG)
-@options(DatasetConfig, ModelConfig, EngineConfig, StreamConfig)
-def throughput(
-    chosen: Chosen,
-    output_json: Annotated[
-        Path | None, file_to_write("output_json", "Write the figures there: the keys of vLLM's file, and more.")
-    ] = None,
-    profile: Annotated[bool, typer.Option("--profile", help="Print where the time went, by kind of op.")] = False,
-) -> None:
-    """Measure offline throughput: the options and the three lines of `vllm bench throughput`.
-
-    Exactly --output-len tokens are generated for each prompt, greedily, whatever they are. Loading and tokenisation
-    are not timed.
-    """
-    dataset, settings = chosen.make(DatasetConfig), chosen.make(EngineConfig)
-    with open_streams(chosen.make(StreamConfig)) as reporter:
-        from batchgen.bench.throughput import Spent, measure, profile_of, warm_up, work_of
-        from batchgen.job import open_engine
-
-        reporter.stage("loading model")
-        began = time.perf_counter()
-        engine = open_engine(chosen.make(ModelConfig), settings, home())
-        load_time = time.perf_counter() - began
-        try:
-            encode = None if engine.tokenizer is None else engine.encode_prompt
-            requests = load_dataset(dataset, vocab_size=engine.vocab_size, encode=encode, seed=settings.seed)
-            reporter.stage("generating")
-            warm_up(engine, requests)
-            before = Spent(engine.runner.op_times(), engine.runner.kernel_s)
-            result = measure(engine, requests, reporter)
-            bound_s = engine.bound_s(work_of(requests), home())
-            described = engine.describe()
-            after = Spent(engine.runner.op_times(), engine.runner.kernel_s)
-        finally:
-            engine.close()
-    for line in (*result.lines(), *(profile_of(before, after, result.elapsed_s) if profile else ())):
-        typer.echo(line)
-    efficiency = None if bound_s is None else bound_s / result.elapsed_s
-    if efficiency is not None:
-        typer.echo(f"Efficiency: {efficiency:.1%} of what this machine was measured to reach")
-    if output_json is not None:
-        own = {"dataset": dataset.dataset_name, "load_time": load_time, "efficiency": efficiency, "engine": described}
-        figures = result.to_json() | own
-        write_file("--output-json", output_json, json.dumps(figures, indent=4) + "\n")
+app.command("throughput", epilog=EPILOG)(throughput.throughput)
+app.command("compare", epilog=EPILOG)(throughput.compare)
 
 
 @app.command("calibrate", epilog=EPILOG)

@@ -8,8 +8,10 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Literal
 
+from batchgen.bench.compare import CompareConfig
 from batchgen.bench.datasets import DatasetConfig
 from batchgen.bench.quality import QualityConfig
+from batchgen.bench.sweep import RunsConfig
 from batchgen.cli.completion import complete_alias
 from batchgen.cli.environment import array_size
 from batchgen.config import EngineConfig, InputConfig, JobConfig, Kernels, MergeConfig, ModelConfig, OutputConfig
@@ -253,6 +255,21 @@ _DATASET: Mapping[str, Flag] = {
     ),
 }
 
+_RUNS: Mapping[str, Flag] = {
+    "num_runs": Flag(help="Times that each batch size is measured; more than one show the spread.", minimum=1),
+    "sweep_max_num_seqs": Flag(
+        help="Batch sizes to measure in place of --max-num-seqs, such as 8,32,128, with a model that is loaded once.",
+        metavar="N,N,...",
+    ),
+}
+
+_COMPARE: Mapping[str, Flag] = {
+    "compare_anyway": Flag(help="Compare results of other work, another model or another machine too."),
+    "fail_below": Flag(
+        help="Exit with code 3 where B / A is less, in total tokens a second.", metavar="RATIO", minimum=0
+    ),
+}
+
 _QUALITY: Mapping[str, Flag] = {
     "text_file": Flag(help="Text to predict, UTF-8.", metavar="PATH"),
     "window_len": Flag(help="Tokens that are seen at once.", minimum=2),
@@ -280,6 +297,8 @@ FLAGS: Mapping[type, Mapping[str, Flag]] = MappingProxyType(
         JobConfig: _JOB,
         MergeConfig: _MERGE,
         DatasetConfig: _DATASET,
+        RunsConfig: _RUNS,
+        CompareConfig: _COMPARE,
         QualityConfig: _QUALITY,
         StreamConfig: _STREAMS,
         ShowConfig: {"json": Flag(help="One JSON object instead of text.")},

@@ -5,7 +5,7 @@ from __future__ import annotations
 import platform
 from collections.abc import Iterable, Iterator
 from collections.abc import Sequence as SequenceOf
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -18,12 +18,13 @@ from batchgen.core.prefix_index import PrefixIndex
 from batchgen.core.sampling import SamplingParams
 from batchgen.core.scheduler import Scheduler
 from batchgen.core.sequence import Sequence
-from batchgen.core.step import ModelRunner
+from batchgen.core.step import Capacity, ModelRunner
 from batchgen.engine import Engine
 from batchgen.errors import OutOfResourcesError, UsageError
 from batchgen.job.calibration import known_rates
 from batchgen.job.finding import find_checkpoint
-from batchgen.model.machine import cpu_name
+from batchgen.model.device import gpu_name
+from batchgen.model.machine import cpu_name, total_memory, usable_cores
 from batchgen.model.runner import Runner, load_runner
 from batchgen.protocol.faults import RowFault
 from batchgen.protocol.request import ChatPrompt, Endpoint, GenRequest, Prompt
@@ -64,18 +65,28 @@ class LoadedEngine:
 
     def engine(self, runner: ModelRunner | None = None) -> Engine:
         """A fresh engine, with an empty cache and nothing queued, over the runner or what is given to stand for it."""
-        capacity = self.runner.capacity
+        return self._engine(self.runner.capacity, runner or self.runner)
+
+    def _engine(self, capacity: Capacity, runner: ModelRunner) -> Engine:
         index = PrefixIndex() if self.config.enable_prefix_caching else None
         scheduler = Scheduler(capacity, KVManager(capacity.num_blocks, capacity.block_size, index))
-        return Engine(scheduler, runner or self.runner)
+        return Engine(scheduler, runner)
 
-    def generate(self, prompts: Iterable[SequenceOf[int]], params: Iterable[SamplingParams]) -> Iterator[Sequence]:
+    def generate(
+        self,
+        prompts: Iterable[SequenceOf[int]],
+        params: Iterable[SamplingParams],
+        *,
+        max_num_seqs: int | None = None,
+    ) -> Iterator[Sequence]:
         """Run prompts of token ids; yield each sequence when it is finished, numbered in the order given.
 
-        Raises `OutOfResourcesError` for a sequence that the whole cache can't hold.
+        With `max_num_seqs` as an engine would that was loaded with this limit: fewer sequences in a step, and blocks
+        for no more of them. Raises `OutOfResourcesError` for a sequence that the whole cache can't hold.
         """
         sequences = (Sequence(i, p, s) for i, (p, s) in enumerate(zip(prompts, params, strict=True)))
-        for outcomes in self.engine().run(iter(lambda: list(islice(sequences, _WINDOW)), [])):
+        engine = self._engine(self.capacity(max_num_seqs), self.runner)
+        for outcomes in engine.run(iter(lambda: list(islice(sequences, _WINDOW)), [])):
             for outcome in outcomes:
                 if not isinstance(outcome, Sequence):
                     raise OutOfResourcesError(
@@ -83,6 +94,14 @@ class LoadedEngine:
                         f"which has {outcome.blocks_available}; raise --kv-cache-memory or shorten it"
                     )
                 yield outcome
+
+    def capacity(self, max_num_seqs: int | None) -> Capacity:
+        """What the runner has room for, and what an engine would have that was loaded with this limit."""
+        capacity = self.runner.capacity
+        if max_num_seqs is None or max_num_seqs >= capacity.max_num_seqs:
+            return capacity
+        blocks = max_num_seqs * -(-self.runner.max_model_len // capacity.block_size)
+        return replace(capacity, max_num_seqs=max_num_seqs, num_blocks=min(capacity.num_blocks, blocks))
 
     def bound_s(self, work: Work, home: Path) -> float | None:
         """The least time that the work takes on this machine, by the rates kept in `home`; None without any."""
@@ -107,10 +126,13 @@ class LoadedEngine:
         }
 
     def machine(self) -> dict[str, Any]:
-        """Where it runs, for reports."""
+        """Where it runs, for reports and for figures that are kept."""
         return {
             "cpu": cpu_name(),
+            "cores": usable_cores(),
             "threads": self.runner.threads,
+            "memory_gib": round(total_memory() / 2**30),
+            "gpu": gpu_name(self.config),
             "system": platform.platform(),
             "python": platform.python_version(),
         }

@@ -13,7 +13,7 @@ from batchgen.checkpoint.types import Checkpoint
 from batchgen.config import EngineConfig
 from batchgen.errors import UsageError
 
-__all__ = ["choose_device", "choose_dtype", "stored_dtype"]
+__all__ = ["choose_device", "choose_dtype", "gpu_name", "stored_dtype"]
 
 _logger = logging.getLogger(__name__)
 
@@ -46,6 +46,12 @@ def choose_device(config: EngineConfig) -> torch.device:
         _logger.warning("the GPU is not used: %s", missing)
         return torch.device("cpu")
     return _gpu(config)
+
+
+def gpu_name(config: EngineConfig) -> str | None:
+    """The maker's name of the GPU that computes; None where the CPU does."""
+    device = choose_device(config)
+    return torch.cuda.get_device_name(device) if device.type == "cuda" else None
 
 
 def _gpu(config: EngineConfig) -> torch.device:

@@ -1,4 +1,5 @@
-"""What this process may use of the machine: cores and memory, as affinity and control groups (1 and 2) limit them."""
+"""What this process may use of the machine: cores and memory, as affinity and control groups (1 and 2) limit them; and
+what kind of machine it is."""
 
 from __future__ import annotations
 
@@ -9,7 +10,7 @@ from pathlib import Path
 
 import psutil  # type: ignore[import-untyped]
 
-__all__ = ["cpu_name", "free_memory", "usable_cores"]
+__all__ = ["cpu_name", "free_memory", "total_memory", "usable_cores"]
 
 _CGROUPS = Path("/sys/fs/cgroup")
 _MEMBERSHIP = Path("/proc/self/cgroup")
@@ -20,6 +21,11 @@ def cpu_name() -> str:
     """What the processor calls itself; where it does not, its architecture."""
     named = (line.partition(":")[2].strip() for line in _lines(_CPU_INFO) if line.startswith("model name"))
     return next(named, platform.machine())
+
+
+def total_memory() -> int:
+    """Bytes of the machine's memory."""
+    return int(psutil.virtual_memory().total)
 
 
 def usable_cores() -> int:
