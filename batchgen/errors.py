@@ -7,7 +7,8 @@ becomes a result row with an error (`batchgen.protocol.faults.RowFault`).
     ├── UsageError                   2   an option or its value cannot be used
     │   ├── ModelNotFoundError       2   no such alias, folder, file or hub id
     │   ├── UnsupportedModelError    2   the architecture or quantisation is not one we run
-    │   └── OutputMismatchError      2   the output folder belongs to another run
+    │   ├── OutputMismatchError      2   the output folder belongs to another run
+    │   └── EngineBusyError          2   another run of the engine is not over
     ├── InvalidInputError            4   the input is invalid under --strict
     ├── OutOfResourcesError          5   disk full, not enough memory; progress is kept
     ├── OutputLockedError           75   another run holds the output
@@ -20,6 +21,7 @@ from typing import ClassVar
 
 __all__ = [
     "BatchgenError",
+    "EngineBusyError",
     "InvalidInputError",
     "ModelNotFoundError",
     "OutOfResourcesError",
@@ -53,6 +55,10 @@ class UnsupportedModelError(UsageError):
 
 class OutputMismatchError(UsageError):
     """The output exists and was written by a run with another model or other settings."""
+
+
+class EngineBusyError(UsageError):
+    """An `Engine` computes one run at a time, and this is not its turn."""
 
 
 class InvalidInputError(BatchgenError):

@@ -1,20 +1,14 @@
-"""The environment, read here and nowhere else in the package (options read theirs through the option parser)."""
+"""The environment of a command: read here, and for the models' home by the Python API, nowhere else in the package
+(options read theirs through the option parser)."""
 
 from __future__ import annotations
 
 import os
 import sys
-from pathlib import Path
+
+from batchgen.api.home import home
 
 __all__ = ["array_index", "array_size", "home", "live_terminal", "wants_color"]
-
-
-def home() -> Path:
-    """Where models and caches live: `BATCHGEN_HOME`, else `batchgen` in the XDG data folder."""
-    if own := os.environ.get("BATCHGEN_HOME"):
-        return Path(own).expanduser()
-    data = os.environ.get("XDG_DATA_HOME") or "~/.local/share"
-    return Path(data).expanduser() / "batchgen"
 
 
 def live_terminal() -> bool:

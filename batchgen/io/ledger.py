@@ -36,8 +36,9 @@ class Ledger:
     """
 
     def __init__(self) -> None:
-        # The empty name is a private database that spills to a temporary file.
-        self._connection = sqlite3.connect("", isolation_level=None)
+        # The empty name is a private database that spills to a temporary file. Whoever takes the results of a run may
+        # do so in one thread after another.
+        self._connection = sqlite3.connect("", isolation_level=None, check_same_thread=False)
         self._connection.execute("PRAGMA journal_mode = OFF")
         self._connection.execute("PRAGMA synchronous = OFF")
         self._connection.execute("PRAGMA cache_size = -65536")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager
 from datetime import date, time
 from decimal import Decimal
@@ -17,7 +17,7 @@ from batchgen.io.tables import open_table
 from batchgen.protocol.faults import Code, RowFault
 from batchgen.protocol.request import RawRow
 
-__all__ = ["count_table_rows", "table_columns", "table_rows"]
+__all__ = ["count_table_rows", "rows_of_batches", "table_columns", "table_rows"]
 
 
 def table_rows(config: InputConfig, shaper: RowShaper) -> Iterator[RawRow]:
@@ -25,19 +25,30 @@ def table_rows(config: InputConfig, shaper: RowShaper) -> Iterator[RawRow]:
     with _opened(config) as table:
         names = table.schema.names
         own = request_columns(config, names)
-        # A template may use any column, and each value as the kind of thing that it is.
-        templated = config.prompt_template is not None
-        wanted = [name for name in names if name in own or templated]
-        passed = [name for name in names if name not in own]
-        number = 0
-        for batch in table.batches():
-            for index, row in enumerate(_python_rows(batch.select(wanted), _as_it_is if templated else _as_json)):
-                number += 1
-                extra = {name: batch.column(name).slice(index, 1) for name in passed}
-                if isinstance(row, RowFault):
-                    yield RawRow(number, None, row, extra)
-                else:
-                    yield shaper.shape(number, row, extra)
+        yield from rows_of_batches(table.batches(), names, config, shaper, [n for n in names if n not in own])
+
+
+def rows_of_batches(
+    batches: Iterable[pa.RecordBatch],
+    names: Collection[str],
+    config: InputConfig,
+    shaper: RowShaper,
+    passed: Collection[str] = (),
+) -> Iterator[RawRow]:
+    """The rows of batches with the columns `names`, and what is `passed` through of each."""
+    own = request_columns(config, names)
+    # A template may use any column, and each value as the kind of thing that it is.
+    templated = config.prompt_template is not None
+    wanted = [name for name in names if name in own or templated]
+    number = 0
+    for batch in batches:
+        for index, row in enumerate(_python_rows(batch.select(wanted), _as_it_is if templated else _as_json)):
+            number += 1
+            extra = {name: batch.column(name).slice(index, 1) for name in passed}
+            if isinstance(row, RowFault):
+                yield RawRow(number, None, row, extra)
+            else:
+                yield shaper.shape(number, row, extra)
 
 
 def count_table_rows(config: InputConfig) -> int:

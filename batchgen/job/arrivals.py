@@ -7,9 +7,7 @@ from dataclasses import dataclass
 from itertools import count
 
 from batchgen.io.digest import request_digest
-from batchgen.io.ledger import Ledger
-from batchgen.io.sink import Sink
-from batchgen.job.summary import Counts
+from batchgen.io.ledger import Ledger, Stored
 from batchgen.protocol.parse import custom_id_of
 from batchgen.protocol.request import RawRow
 
@@ -27,20 +25,22 @@ class Arrival:
     row: RawRow
     first_line: int | None
     """The line that had its custom_id before."""
-    done: bool
-    """Whether an earlier run has its result."""
+    stored: Stored | None
+    """The result that an earlier run has written."""
+
+    @property
+    def done(self) -> bool:
+        """Whether an earlier run has its result."""
+        return self.stored is not None
 
 
 def arrivals(
     rows: Iterable[RawRow],
     columns: Collection[str],
     ledger: Ledger,
-    sink: Sink,
-    counts: Counts,
     ours: Callable[[RawRow], bool],
 ) -> Iterator[Arrival]:
-    """Every row that is ours; for those that an earlier run has answered the sink is told so. `columns`: what the
-    output has of the input's columns."""
+    """Every row that is ours. `columns`: what the output has of the input's columns."""
     numbers = count()
     for row in rows:
         custom_id = custom_id_of(row)
@@ -52,10 +52,4 @@ def arrivals(
         # A row without a name, and one whose name is taken, have results that depend on where they stand.
         place = () if custom_id is not None and first_line is None else (row.line, first_line)
         digest = request_digest(row, columns, *place)
-        stored = ledger.find(custom_id, digest)
-        if stored is not None:
-            counts.resumed += 1
-            counts.failed += stored.failed
-            counts.completed += not stored.failed
-            sink.keep(number, row.line, stored)
-        yield Arrival(number, digest, row, first_line, stored is not None)
+        yield Arrival(number, digest, row, first_line, ledger.find(custom_id, digest))

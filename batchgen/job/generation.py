@@ -4,26 +4,24 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Generator, Iterable
 from contextlib import closing
 from pathlib import Path
 
 import orjson
 
 from batchgen.checkpoint.types import Checkpoint
-from batchgen.config import EngineConfig, JobConfig
+from batchgen.config import EngineConfig, InputConfig, ModelConfig
 from batchgen.core.sequence import Sequence
 from batchgen.engine import Engine
 from batchgen.errors import UsageError
-from batchgen.io.sink import Sink
 from batchgen.job.arrivals import Arrival
 from batchgen.job.finding import names_of_run
 from batchgen.job.loading import LoadedEngine, load_engine
 from batchgen.job.summary import Counts, Effort
-from batchgen.job.tracking import Frontend, Tracker
-from batchgen.job.watchdog import Watchdog
-from batchgen.job.worker import RunnerInThread, Worker
-from batchgen.progress import Progress, Reporter
+from batchgen.job.tracking import Emit, Frontend, Tracker
+from batchgen.job.worker import Worker
+from batchgen.progress import Progress
 from batchgen.protocol.parse import Parser
 from batchgen.protocol.response import Responder
 from batchgen.protocol.result import ResultRow
@@ -33,7 +31,7 @@ from batchgen.text.schema_check import SchemaChecks
 from batchgen.text.tokenizer import end_token_ids
 from batchgen.text.tools import Tools
 
-__all__ = ["Generation", "load"]
+__all__ = ["Generation", "load", "make_frontend"]
 
 _logger = logging.getLogger(__name__)
 
@@ -44,54 +42,45 @@ def load(checkpoint: Checkpoint, config: EngineConfig, worker: Worker) -> Loaded
 
 
 class Generation:
-    """Rows through a loaded model to the sink."""
+    """Rows through a loaded model to whoever takes their results."""
 
     def __init__(
         self,
-        config: JobConfig,
         loaded: LoadedEngine,
-        worker: Worker,
-        sink: Sink,
+        engine: Engine,
+        frontend: Frontend,
+        emit: Emit,
         counts: Counts,
         rows_total: Callable[[], int | None],
-        reporter: Reporter,
+        *,
+        window: int,
+        log_requests: bool = False,
     ) -> None:
-        self.engine: Engine = loaded.engine(RunnerInThread(loaded.runner, worker))
+        """`emit` takes the results as they finish. `window`: see `Tracker`."""
+        self.engine = engine
         self.elapsed_s = 0.0
         self._loaded = loaded
-        self._log_requests = config.log_requests
+        self._log_requests = log_requests
         self._counts = counts
-        self._sink = sink
-        self._reporter = reporter
+        self._give = emit
         self._rows_total = rows_total
-        responder = Responder(sink.manifest.run_id, sink.manifest.created)
-        frontend = _frontend(config, loaded, responder)
-        self._grammars = frontend.grammars
-        self._window = config.input.window
-        self._tracker = Tracker(frontend, self._emit, self._window, loaded.runner.capacity.max_num_seqs)
+        self._window = window
+        self._tracker = Tracker(frontend, self._emit, window, loaded.runner.capacity.max_num_seqs)
 
-    def run(self, rows: Iterable[Arrival], watchdog: Watchdog) -> None:
-        """Run all rows that are not done; each one's result goes to the sink. `watchdog` hears of all that moves."""
-        with closing(self._grammars):
-            self._run(rows, watchdog)
-
-    def _run(self, rows: Iterable[Arrival], watchdog: Watchdog) -> None:
+    def steps(self, rows: Iterable[Arrival]) -> Generator[Progress, None, None]:
+        """Run all rows that are not done, step by step; where the run stands after each."""
         began = time.monotonic()
-        moved: object = None
         if self._log_requests:
             rows = map(_logged, rows)
-        for outcomes in self.engine.run(self._tracker.windows(rows), self._window):
-            for outcome in outcomes:
-                if isinstance(outcome, Sequence):
-                    self._tracker.finished(outcome)
-                else:
-                    self._tracker.refused(outcome)
-            self._sink.tick()
-            self.elapsed_s = time.monotonic() - began
-            progress = self._progress()
-            if moved != (moved := (progress.computed_tokens, progress.rows_done)):
-                watchdog.alive()
-            self._reporter.update(progress)
+        with closing(self._tracker.windows(rows)) as windows:
+            for outcomes in self.engine.run(windows, self._window):
+                for outcome in outcomes:
+                    if isinstance(outcome, Sequence):
+                        self._tracker.finished(outcome)
+                    else:
+                        self._tracker.refused(outcome)
+                self.elapsed_s = time.monotonic() - began
+                yield self._progress()
         self.elapsed_s = time.monotonic() - began
 
     def effort(self, home: Path) -> Effort:
@@ -113,7 +102,7 @@ class Generation:
             counts.failed += 1
             said = row.error.message if self._log_requests else f"{row.error.code} {row.error.param or ''}"
             _logger.debug("line %d: %s", row.line, said)
-        self._sink.append(number, digest, row)
+        self._give(number, digest, row)
 
     def _progress(self) -> Progress:
         stats, counts = self.engine.stats(), self._counts
@@ -146,16 +135,20 @@ def _logged(arrival: Arrival) -> Arrival:
     return arrival
 
 
-def _frontend(config: JobConfig, loaded: LoadedEngine, responder: Responder) -> Frontend:
+def make_frontend(loaded: LoadedEngine, model: ModelConfig, source: InputConfig, responder: Responder) -> Frontend:
+    """What turns rows into token ids and back for a loaded model. Its grammars are to be closed in the end.
+
+    Raises `UsageError` for a model without tokenizer.
+    """
     checkpoint, tokenizer = loaded.checkpoint, loaded.tokenizer
     if tokenizer is None:
         raise UsageError(f"{checkpoint.name} has no tokenizer; name one with --tokenizer")
     max_model_len = loaded.runner.max_model_len
     sampling = SamplingDefaults(
-        checkpoint.generation_config, end_token_ids(checkpoint, tokenizer), max_model_len, config.engine.seed
+        checkpoint.generation_config, end_token_ids(checkpoint, tokenizer), max_model_len, loaded.config.seed
     )
     return Frontend(
-        parser=Parser(config.input.lenient),
+        parser=Parser(source.lenient),
         tokenizer=tokenizer,
         prompter=loaded.prompter,
         sampling=sampling,
@@ -164,5 +157,5 @@ def _frontend(config: JobConfig, loaded: LoadedEngine, responder: Responder) -> 
         tools=Tools.of_model(loaded.prompter.template, tokenizer),
         responder=responder,
         model=checkpoint.name,
-        served=None if config.input.ignore_request_model else names_of_run(checkpoint, config.model),
+        served=None if source.ignore_request_model else names_of_run(checkpoint, model),
     )

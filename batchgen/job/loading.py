@@ -63,14 +63,20 @@ class LoadedEngine:
             raise UsageError(encoded.message)
         return encoded[0]
 
-    def engine(self, runner: ModelRunner | None = None) -> Engine:
-        """A fresh engine, with an empty cache and nothing queued, over the runner or what is given to stand for it."""
-        return self._engine(self.runner.capacity, runner or self.runner)
+    def cache(self) -> KVManager:
+        """The books of an empty cache."""
+        return self._cache(self.runner.capacity)
 
-    def _engine(self, capacity: Capacity, runner: ModelRunner) -> Engine:
+    def engine(self, runner: ModelRunner | None = None, cache: KVManager | None = None) -> Engine:
+        """An engine with nothing queued, over the runner or what is given to stand for it.
+
+        `cache`: that of an engine whose run came to its end, so that what it holds is found again; None: an empty one.
+        """
+        return Engine(Scheduler(self.runner.capacity, cache or self.cache()), runner or self.runner)
+
+    def _cache(self, capacity: Capacity) -> KVManager:
         index = PrefixIndex() if self.config.enable_prefix_caching else None
-        scheduler = Scheduler(capacity, KVManager(capacity.num_blocks, capacity.block_size, index))
-        return Engine(scheduler, runner)
+        return KVManager(capacity.num_blocks, capacity.block_size, index)
 
     def generate(
         self,
@@ -85,7 +91,8 @@ class LoadedEngine:
         for no more of them. Raises `OutOfResourcesError` for a sequence that the whole cache can't hold.
         """
         sequences = (Sequence(i, p, s) for i, (p, s) in enumerate(zip(prompts, params, strict=True)))
-        engine = self._engine(self.capacity(max_num_seqs), self.runner)
+        capacity = self.capacity(max_num_seqs)
+        engine = Engine(Scheduler(capacity, self._cache(capacity)), self.runner)
         for outcomes in engine.run(iter(lambda: list(islice(sequences, _WINDOW)), [])):
             for outcome in outcomes:
                 if not isinstance(outcome, Sequence):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping
+from contextlib import closing
 from dataclasses import replace
 from itertools import chain, islice
 from pathlib import Path
@@ -32,6 +33,7 @@ from batchgen.job.validate import Validation
 from batchgen.progress import Reporter
 from batchgen.protocol.anthropic_request import is_message_request
 from batchgen.protocol.lines import LineFormat
+from batchgen.protocol.response import Responder
 
 if TYPE_CHECKING:
     from batchgen.job.generation import Generation
@@ -110,7 +112,7 @@ def _run(
         try:
             sink.enter_earlier(ledger, retry_failed=config.output.retry_failed)
             columns = {field.name for field in passed}
-            rows = arrivals(open_rows(config.input), columns, ledger, sink, counts, share.holds)
+            rows = _told(arrivals(open_rows(config.input), columns, ledger, share.holds), sink, counts)
             with recorded(reporter, claim.folder, manifest.settings.get("shard")) as recording:
                 generation = _generate(config, checkpoint, sink, counts, rows, share, recording)
                 if generation is not None:
@@ -137,9 +139,9 @@ def _generate(
     if first is None:
         return None
     # Torch and all else that takes seconds to import.
-    from batchgen.job.generation import Generation, load
+    from batchgen.job.generation import Generation, load, make_frontend
     from batchgen.job.watchdog import Watchdog
-    from batchgen.job.worker import Worker
+    from batchgen.job.worker import RunnerInThread, Worker
 
     rows_total = RowCount(share.count, sink.manifest)
     recording.stage("loading model")
@@ -150,12 +152,40 @@ def _generate(
         _compare_engines(config, sink.manifest, loaded.facts())
         recording.tell(engine=loaded.describe(), machine=loaded.machine())
         recording.stage("generating")
-        generation = Generation(config, loaded, worker, sink, counts, rows_total, recording)
-        with Watchdog(config.stall_timeout, generation.engine.describe) as watchdog:
-            generation.run(chain([first], rows), watchdog)
+        responder = Responder(sink.manifest.run_id, sink.manifest.created)
+        frontend = make_frontend(loaded, config.model, config.input, responder)
+        engine = loaded.engine(RunnerInThread(loaded.runner, worker))
+        generation = Generation(
+            loaded,
+            engine,
+            frontend,
+            sink.append,
+            counts,
+            rows_total,
+            window=config.input.window,
+            log_requests=config.log_requests,
+        )
+        with closing(frontend.grammars), Watchdog(config.stall_timeout, engine.describe) as watchdog:
+            moved: object = None
+            for progress in generation.steps(chain([first], rows)):
+                sink.tick()
+                if moved != (moved := (progress.computed_tokens, progress.rows_done)):
+                    watchdog.alive()
+                recording.update(progress)
     finally:
         worker.end_with(close)
     return generation
+
+
+def _told(rows: Iterator[Arrival], sink: Sink, counts: Counts) -> Iterator[Arrival]:
+    """The rows; of those that an earlier run has answered the sink is told."""
+    for arrival in rows:
+        if (stored := arrival.stored) is not None:
+            counts.resumed += 1
+            counts.failed += stored.failed
+            counts.completed += not stored.failed
+            sink.keep(arrival.number, arrival.row.line, stored)
+        yield arrival
 
 
 def _look_at(config: JobConfig, earlier: Manifest | None) -> dict[str, Any]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from array import array
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable
 from collections.abc import Sequence as SequenceOf
 from contextlib import closing
 from dataclasses import dataclass, field
@@ -30,7 +30,7 @@ from batchgen.text.schema_check import SchemaChecks
 from batchgen.text.tokenizer import Tokenizer
 from batchgen.text.tools import Tools, tools_of
 
-__all__ = ["Frontend", "Tracker"]
+__all__ = ["Emit", "Frontend", "Tracker"]
 
 _logger = logging.getLogger(__name__)
 
@@ -100,7 +100,7 @@ class Tracker:
         self._next_number = 0
         self._next_id = 0
 
-    def windows(self, rows: Iterable[Arrival]) -> Iterator[list[Sequence]]:
+    def windows(self, rows: Iterable[Arrival]) -> Generator[list[Sequence], None, None]:
         """Sequences of the rows that are not done, in growing lots. An empty one means: not now.
 
         To be asked before each step: rows are read on, and a thread encodes their prompts. The first lot is enough for

@@ -13,7 +13,7 @@ from typing import ParamSpec, TypeVar
 
 from batchgen.core.step import Answer, Capacity, ModelRunner, StepPlan, StepResult
 
-__all__ = ["RunnerInThread", "Worker"]
+__all__ = ["RunnerInThread", "Worker", "result_of"]
 
 _HEARING_S = 0.25
 P = ParamSpec("P")
@@ -28,7 +28,7 @@ class Worker:
 
     def call(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Run a function in the thread and wait for it. An interrupt ends the waiting, not the call."""
-        return _result(self.begin(function, *args, **kwargs))
+        return result_of(self.begin(function, *args, **kwargs))
 
     def begin(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> Future[T]:
         """Run a function in the thread when the calls before are over."""
@@ -57,7 +57,7 @@ class RunnerInThread:
         begun = self._worker.begin(self._runner.begin, plan)
 
         def answer() -> StepResult:
-            return _result(begun)()
+            return result_of(begun)()
 
         return answer
 
@@ -66,7 +66,8 @@ class RunnerInThread:
         self._worker.end_with(self._runner.close)
 
 
-def _result(future: Future[T]) -> T:
+def result_of(future: Future[T]) -> T:
+    """Wait for a call that was begun. An interrupt ends the waiting alone, so that it can be waited for again."""
     while not future.done():
         # A signal that comes just before a wait for a lock is heard only when that ends.
         with suppress(TimeoutError):

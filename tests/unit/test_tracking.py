@@ -14,6 +14,7 @@ import pytest
 
 from batchgen.core.sampling import SamplingParams
 from batchgen.core.sequence import FinishReason, Sequence
+from batchgen.io.ledger import Stored
 from batchgen.job import reading
 from batchgen.job.arrivals import Arrival
 from batchgen.job.tracking import Frontend, Tracker
@@ -55,7 +56,10 @@ def finish(tracker: Tracker, sequence: Sequence) -> None:
 
 
 def arrive(row: RawRow) -> Arrival:
-    return Arrival(row.line - 1, "", row, first_line=None, done=False)
+    return Arrival(row.line - 1, "", row, first_line=None, stored=None)
+
+
+STORED = Stored(0, 0, 1, failed=False, retryable=False)
 
 
 class Results(dict[int, ResultRow]):
@@ -182,7 +186,7 @@ def test_rows_that_are_refused_fill_windows_too() -> None:
 def test_rows_that_are_done_fill_windows_and_start_nothing() -> None:
     results = Results()
     tracker = Tracker(frontend(), results.emit, window=10, step=5)
-    arrivals = (replace(arrive(row(n)), done=n % 10 != 5) for n in range(1, 61))
+    arrivals = (replace(arrive(row(n)), stored=None if n % 10 == 5 else STORED) for n in range(1, 61))
     windows = tracker.windows(arrivals)
     begun = [sequence for _ in range(10) for sequence in next(windows)]
     assert len(begun) == 3

@@ -1,0 +1,84 @@
+"""Inputs of `Engine.generate` as rows in batch form."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Sequence as SequenceOf
+from dataclasses import replace
+from typing import Any
+
+from batchgen.config import InputConfig
+from batchgen.io.columns import RowShaper
+from batchgen.protocol.faults import Code, RowFault
+from batchgen.protocol.request import Endpoint, RawRow
+
+__all__ = ["rows_of", "with_defaults"]
+
+_CONTENT: Mapping[str, Endpoint] = {
+    "messages": Endpoint.CHAT,
+    "prompt": Endpoint.COMPLETIONS,
+    "input": Endpoint.EMBEDDINGS,
+}
+"""The field of a body that tells where it belongs."""
+_LIMITS = ("max_completion_tokens", "max_tokens")
+"""Two names for one thing."""
+
+
+def rows_of(inputs: Iterable[Any], source: InputConfig, endpoint: Endpoint | None) -> Iterator[RawRow]:
+    """A row for each input. An input that is no request is a row with a fault.
+
+    `endpoint`: where inputs go that don't say it themselves; None: what they hold tells.
+    """
+    shaper = RowShaper(source)
+    for line, item in enumerate(inputs, 1):
+        if isinstance(item, Mapping) and ("body" in item or "params" in item):
+            yield shaper.shape(line, item, {})
+        else:
+            yield _row(line, item, endpoint)
+
+
+def with_defaults(rows: Iterable[RawRow], sampling: Mapping[str, Any]) -> Iterator[RawRow]:
+    """The rows with parameters for those bodies that don't have them."""
+    for row in rows:
+        if row.data is None or row.fault is not None:
+            yield row
+            continue
+        name = "params" if "params" in row.data and "body" not in row.data else "body"
+        body = row.data.get(name)
+        yield replace(row, data={**row.data, name: _merged(sampling, body)}) if isinstance(body, Mapping) else row
+
+
+def _row(line: int, item: Any, endpoint: Endpoint | None) -> RawRow:
+    data: dict[str, Any] = {"custom_id": f"row-{line}", "method": "POST"}
+    body = _body(item, endpoint)
+    if isinstance(body, RowFault):
+        return RawRow(line, data, body)
+    url = endpoint or next((place for name, place in _CONTENT.items() if name in body), None)
+    if url is None:
+        message = f"the input has none of the keys {', '.join(_CONTENT)}; one of them holds what is asked"
+        return RawRow(line, data, RowFault(Code.MISSING_REQUIRED_FIELD, message))
+    return RawRow(line, data | {"url": url.value, "body": body})
+
+
+def _body(item: Any, endpoint: Endpoint | None) -> Mapping[str, Any] | RowFault:
+    match item:
+        case Mapping():
+            return item
+        case str() if endpoint is Endpoint.CHAT:
+            return {"messages": [{"role": "user", "content": item}]}
+        case str() if endpoint is Endpoint.EMBEDDINGS:
+            return {"input": item}
+        case str():
+            return {"prompt": item}
+        case SequenceOf() if not isinstance(item, bytes | bytearray | memoryview):
+            return {"messages": list(item)}
+        case _:
+            message = f"an input is a text, a list of messages, or a mapping; found {type(item).__name__}"
+            return RowFault(Code.INVALID_TYPE, message)
+
+
+def _merged(sampling: Mapping[str, Any], body: Mapping[str, Any]) -> dict[str, Any]:
+    own = {name for name, value in body.items() if value is not None}
+    if own & {*_LIMITS}:
+        own |= {*_LIMITS}
+    return {**body, **{name: value for name, value in sampling.items() if name not in own}}
