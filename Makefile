@@ -10,8 +10,9 @@
 # make test-kernels   many random cases for each Triton kernel, under the interpreter
 # make test-gpu       the same on a GPU, the golden tests there, and what it reaches; GPU_ARGS="--chat FILE"
 # make kernels-report registers, spills and shared memory of each Triton kernel; needs no GPU
-# make test-integrations  what needs an environment of its own: test-airflow
-# make test-airflow   the DAG of docs/examples under the real Airflow
+# make test-integrations  what needs programs or environments of its own: test-completion, test-airflow
+# make test-completion    completion in each of bash, zsh and fish that is installed
+# make test-airflow   the DAGs of docs/examples under the real Airflow
 VENV ?= .venv
 PY := $(VENV)/bin/python
 STAMP := $(VENV)/.installed
@@ -19,7 +20,7 @@ SOURCES := pyproject.toml constraints.txt kernels/CMakeLists.txt $(wildcard kern
 export HF_HUB_OFFLINE := 1
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: run test check docs property simulate peers crash memory native test-kernels kernels-report test-gpu test-integrations test-airflow clean help
+.PHONY: run test check docs property simulate peers crash memory native test-kernels kernels-report test-gpu test-integrations test-completion test-airflow clean help
 
 help:
 	@sed -n 's/^# make/make/p' $(MAKEFILE_LIST)
@@ -48,19 +49,28 @@ check: $(STAMP)
 property: $(STAMP)
 	$(PY) -m pytest tests/property --hypothesis-profile=thorough
 
-test-integrations: test-airflow
+test-integrations: test-completion test-airflow
+
+test-completion: $(STAMP)
+	$(PY) -m pytest tests/cli/test_completion.py --shells \
+	$$(for shell in bash zsh fish; do command -v $$shell >/dev/null && echo $$shell; done | paste -sd,)
 
 # Airflow has an environment of its own: its pins are not ours.
 AIRFLOW := build/airflow
 AIRFLOW_WORK := $(abspath build/airflow-work)
 
-test-airflow: $(STAMP)
-	test -x $(AIRFLOW)/bin/airflow || python3 -m venv $(AIRFLOW)
-	$(AIRFLOW)/bin/pip install -q 'apache-airflow>=3' apache-airflow-providers-cncf-kubernetes
-	rm -rf $(AIRFLOW_WORK) && mkdir -p $(AIRFLOW_WORK)/bin
+$(AIRFLOW)/.installed: tests/airflow/constraints.txt
+	test -x $(AIRFLOW)/bin/python || python3 -m venv $(AIRFLOW)
+	$(AIRFLOW)/bin/pip install -q -c $< apache-airflow apache-airflow-providers-cncf-kubernetes
+	touch $@
+
+test-airflow: $(STAMP) $(AIRFLOW)/.installed
+	$(VENV)/bin/batchgen models pull
+	rm -rf $(AIRFLOW_WORK) && mkdir -p $(AIRFLOW_WORK)/bin $(AIRFLOW_WORK)/dags
 	ln -s $(abspath $(VENV)/bin/batchgen) $(AIRFLOW_WORK)/bin/batchgen
-	head -n 2 sample_data/requests.jsonl > $(AIRFLOW_WORK)/2026-01-01.jsonl
-	AIRFLOW_HOME=$(AIRFLOW_WORK) AIRFLOW__CORE__LOAD_EXAMPLES=false AIRFLOW__CORE__DAGS_FOLDER=$(abspath docs/examples) \
+	cp docs/examples/airflow_*.py tests/airflow/exit_codes_dag.py $(AIRFLOW_WORK)/dags
+	AIRFLOW_HOME=$(AIRFLOW_WORK) AIRFLOW__CORE__LOAD_EXAMPLES=false AIRFLOW__CORE__DAGS_FOLDER=$(AIRFLOW_WORK)/dags \
+	AIRFLOW__LOGGING__LOGGING_LEVEL=WARNING \
 	PATH=$(AIRFLOW_WORK)/bin:$$PATH $(AIRFLOW)/bin/python tests/airflow/check_dag.py $(AIRFLOW_WORK)
 
 peers: $(STAMP)

@@ -24,3 +24,4 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     """Options of single tests."""
     parser.addoption("--chat-requests", default=None, help="compare with transformers on these requests instead")
     parser.addoption("--kernel-cases", type=int, default=1, help="random cases for each Triton kernel")
+    parser.addoption("--shells", default="bash", help="shells to complete in, such as bash,zsh,fish")

@@ -1,4 +1,4 @@
-"""Two ways to run batchgen from Airflow 3: in a shell on the worker, and in a pod.
+"""Two ways to run batchgen from Airflow 3 with its own operators: in a shell on the worker, and in a pod.
 
 Either may be retried and cleared at will: a task that is run again goes on where it stopped. With --skip-exit-code 99
 a task that finds everything done is shown as skipped.
@@ -6,6 +6,7 @@ a task that finds everything done is shown as skipped.
 
 from __future__ import annotations
 
+import json
 from datetime import datetime, timedelta
 
 from airflow.providers.cncf.kubernetes.operators.pod import KubernetesPodOperator
@@ -23,7 +24,8 @@ with DAG(
     params={"folder": "/srv/requests", "model": "smollm2-135m-instruct"},
     default_args={"retries": 3, "retry_delay": timedelta(minutes=5)},
 ):
-    # The last line of standard output is the summary, so it becomes the task's XCom.
+    # The last line of standard output is the summary: as a dict it becomes the task's XCom. A shell knows two outcomes
+    # beside success, failed and skipped; airflow_operator.py tells more of them apart.
     BashOperator(
         task_id="in_a_shell",
         bash_command=(
@@ -32,6 +34,7 @@ with DAG(
         ),
         skip_on_exit_code=99,
         append_env=True,
+        output_processor=json.loads,
     )
     KubernetesPodOperator(
         task_id="in_a_pod",
