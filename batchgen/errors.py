@@ -11,6 +11,7 @@ becomes a result row with an error (`batchgen.protocol.faults.RowFault`).
     │   └── EngineBusyError          2   another run of the engine is not over
     ├── InvalidInputError            4   the input is invalid under --strict
     ├── OutOfResourcesError          5   disk full, not enough memory; progress is kept
+    ├── HubUnavailableError         69   the hub could not take the results; they are kept
     ├── OutputLockedError           75   another run holds the output
     └── StalledError               124   nothing moved for --stall-timeout; progress is kept
 """
@@ -22,6 +23,7 @@ from typing import ClassVar
 __all__ = [
     "BatchgenError",
     "EngineBusyError",
+    "HubUnavailableError",
     "InvalidInputError",
     "ModelNotFoundError",
     "OutOfResourcesError",
@@ -71,6 +73,12 @@ class OutOfResourcesError(BatchgenError):
     """The disk is full or memory is too small. What was finished is kept."""
 
     exit_code = 5
+
+
+class HubUnavailableError(BatchgenError):
+    """The hub could not take the results, which are kept: the same command tries again. EX_UNAVAILABLE."""
+
+    exit_code = 69
 
 
 class OutputLockedError(BatchgenError):

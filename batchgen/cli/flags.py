@@ -16,7 +16,7 @@ from batchgen.cli.completion import complete_alias
 from batchgen.cli.environment import array_size
 from batchgen.config import EngineConfig, InputConfig, JobConfig, Kernels, MergeConfig, ModelConfig, OutputConfig
 
-__all__ = ["FLAGS", "CalibrateConfig", "Flag", "ReportConfig", "ShowConfig", "StreamConfig"]
+__all__ = ["FLAGS", "CalibrateConfig", "Flag", "PushConfig", "ReportConfig", "ShowConfig", "StreamConfig"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,6 +34,14 @@ class ReportConfig:
 
     format: Literal["text", "json"] = "text"
     max_model_len: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PushConfig:
+    """Where `run-batch` uploads its results when they are finished."""
+
+    push_to_hub: str | None = None
+    private: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -275,6 +283,11 @@ _QUALITY: Mapping[str, Flag] = {
     "window_len": Flag(help="Tokens that are seen at once.", minimum=2),
 }
 
+_PUSH: Mapping[str, Flag] = {
+    "push_to_hub": Flag(help="Then upload the results as a dataset with a card: OWNER/NAME.", metavar="REPO"),
+    "private": Flag(help="Make the uploaded dataset private.", names=("--private",)),
+}
+
 _STREAMS: Mapping[str, Flag] = {
     "quiet": Flag(help="No progress, and errors only."),
     "log_format": Flag(help="Form of the log lines on standard error."),
@@ -302,6 +315,7 @@ FLAGS: Mapping[type, Mapping[str, Flag]] = MappingProxyType(
         QualityConfig: _QUALITY,
         StreamConfig: _STREAMS,
         ShowConfig: {"json": Flag(help="One JSON object instead of text.")},
+        PushConfig: _PUSH,
         ReportConfig: _REPORT,
         CalibrateConfig: _CALIBRATE,
     }

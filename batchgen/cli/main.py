@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from batchgen.cli import bench, merge, models, options, plan, run, show, validate, version
+from batchgen.cli import bench, merge, models, options, plan, push, run, show, validate, version
 from batchgen.cli.signals import Signals, leave_now
 from batchgen.errors import BatchgenError, StalledError
 
@@ -24,6 +24,7 @@ app.command("run-batch", epilog=options.EPILOG)(run.run_batch)
 app.command("plan", epilog=options.EPILOG)(plan.plan)
 app.command("validate", epilog=options.EPILOG)(validate.validate)
 app.command("merge", epilog=options.EPILOG)(merge.merge)
+app.command("push", epilog=options.EPILOG)(push.push)
 app.command("status", epilog=options.EPILOG)(show.status)
 app.command("inspect", epilog=options.EPILOG)(show.inspect)
 app.add_typer(models.app, name="models")

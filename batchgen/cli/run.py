@@ -10,8 +10,9 @@ import typer
 
 from batchgen.cli.arguments import Source, chosen_input
 from batchgen.cli.environment import array_index, home
-from batchgen.cli.flags import StreamConfig
+from batchgen.cli.flags import PushConfig, StreamConfig
 from batchgen.cli.options import Chosen, file_to_write, given, options
+from batchgen.cli.push import checked_target, push_after
 from batchgen.cli.record import JobRecord
 from batchgen.cli.streams import READER_GONE, abandon_stdout, open_streams
 from batchgen.config import EngineConfig, InputConfig, JobConfig, ModelConfig, OutputConfig
@@ -26,7 +27,7 @@ __all__ = ["default_output", "run_batch"]
 _PACKED = frozenset({".gz", ".zst"})
 
 
-@options(InputConfig, OutputConfig, ModelConfig, EngineConfig, JobConfig, StreamConfig)
+@options(InputConfig, OutputConfig, ModelConfig, EngineConfig, JobConfig, PushConfig, StreamConfig)
 def run_batch(
     chosen: Chosen,
     context: typer.Context,
@@ -60,6 +61,7 @@ def run_batch(
             logging.getLogger(__name__).warning("--trust-remote-code has no effect: code of checkpoints is never run")
         from batchgen.job import run_job
 
+        target = checked_target(chosen.make(PushConfig), output, config.num_shards)
         try:
             summary = run_job(config, home(), reporter)
         except BrokenPipeError as error:
@@ -67,8 +69,12 @@ def run_batch(
                 raise BatchgenError(f"a pipe or a connection broke: {error}") from error
             abandon_stdout()
             raise typer.Exit(READER_GONE) from error
-    record.ended(summary.to_json(), summary.exit_code)
-    raise typer.Exit(summary.exit_code)
+        told, exit_code = summary.to_json(), summary.exit_code
+        if target is not None and not summary.too_many_failed:
+            pushed, refused = push_after(target, output, reporter)
+            told, exit_code = told | pushed, refused or exit_code
+    record.ended(told, exit_code)
+    raise typer.Exit(exit_code)
 
 
 def default_output(source: str) -> str:

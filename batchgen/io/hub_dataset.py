@@ -54,8 +54,10 @@ def hub_table(dataset: HubDataset, config: InputConfig) -> Iterator[Table]:
             raise
         except Exception as error:
             # The library, the hub's client and readers of many formats have exceptions of their own.
-            said = str(error).replace("`name`", "--subset")
-            raise UsageError(f"input {source}: cannot be loaded: {said}") from error
+            said = " ".join(str(error).partition("Example of usage")[0].split())
+            raise UsageError(
+                f"input {source}: cannot be loaded: {said} (--subset and --split say which part of a dataset is meant)"
+            ) from error
     yield dataset_table(loaded)
 
 

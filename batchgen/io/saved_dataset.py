@@ -17,7 +17,7 @@ from batchgen.io.table import PIECE_ROWS, Table, pieces
 if TYPE_CHECKING:
     import datasets
 
-__all__ = ["chosen_split", "dataset_table", "is_saved", "quiet_datasets", "saved_table"]
+__all__ = ["chosen_split", "dataset_table", "is_saved", "quiet_datasets", "quiet_hub", "saved_table"]
 
 _DICT, _STATE = "dataset_dict.json", "state.json"
 
@@ -74,21 +74,30 @@ def chosen_split(source: str, splits: Sequence[str], chosen: str | None) -> str:
 def quiet_datasets() -> Iterator[None]:
     """Without the progress bars of the library, which would run into our own display."""
     import datasets
+
+    hidden = datasets.are_progress_bars_disabled()
+    datasets.disable_progress_bars()
+    try:
+        with quiet_hub():
+            yield
+    finally:
+        if not hidden:
+            datasets.enable_progress_bars()
+
+
+@contextmanager
+def quiet_hub() -> Iterator[None]:
+    """Without the progress bars of the hub's client."""
     from huggingface_hub.utils.tqdm import (
         are_progress_bars_disabled,
         disable_progress_bars,
         enable_progress_bars,
     )
 
-    bars = [
-        (datasets.enable_progress_bars, datasets.disable_progress_bars, datasets.are_progress_bars_disabled()),
-        (enable_progress_bars, disable_progress_bars, are_progress_bars_disabled()),
-    ]
-    shown = [(enable, disable) for enable, disable, disabled in bars if not disabled]
-    for _, disable in shown:
-        disable()
+    hidden = are_progress_bars_disabled()
+    disable_progress_bars()
     try:
         yield
     finally:
-        for enable, _ in shown:
-            enable()
+        if not hidden:
+            enable_progress_bars()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import orjson
@@ -12,7 +12,7 @@ from batchgen.io.durable import durable_file
 from batchgen.io.sources import part_files
 from batchgen.protocol.lines import LINES, AnsweredRow, LineFormat
 
-__all__ = ["read_parts", "write_error_file", "write_single_file"]
+__all__ = ["read_parts", "row_groups", "write_error_file", "write_single_file"]
 
 _COLUMNS = ("custom_id", "line", "status_code", "error", "response")
 """What a line is made of."""
@@ -29,7 +29,7 @@ def write_single_file(folder: Path, target: Path, schema: pa.Schema, run_id: str
             import pyarrow.parquet as pq
 
             with pq.ParquetWriter(file, schema) as parquet:
-                for table in _row_groups(folder):
+                for table in row_groups(read_parts(folder)):
                     parquet.write_table(table)
         else:
             with pa.ipc.new_stream(file, schema) as stream:
@@ -51,10 +51,10 @@ def read_parts(folder: Path) -> Iterator[pa.RecordBatch]:
             yield from reader
 
 
-def _row_groups(folder: Path) -> Iterator[pa.Table]:
-    """The batches of the parts, in pieces that suit a Parquet file."""
+def row_groups(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
+    """Batches in pieces that suit a Parquet file."""
     group: list[pa.RecordBatch] = []
-    for batch in read_parts(folder):
+    for batch in batches:
         group.append(batch)
         if sum(piece.nbytes for piece in group) >= _ROW_GROUP_BYTES:
             yield pa.Table.from_batches(group)

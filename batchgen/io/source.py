@@ -72,7 +72,9 @@ def _open(source: str, opened: ExitStack) -> IO[bytes]:
     try:
         import fsspec
 
-        return cast("IO[bytes]", opened.enter_context(fsspec.open(source, "rb").open()))
+        file = opened.enter_context(fsspec.open(source, "rb").open())
+        # Files of many storages read lines without a bound.
+        return io.BufferedReader(file, _BUFFER)
     except Exception as error:
         # Storage clients have exceptions of their own for a bucket that isn't there or a key that doesn't fit.
         raise UsageError(f"input {source}: cannot be opened: {error}") from error

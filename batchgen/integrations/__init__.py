@@ -1,0 +1,1 @@
+"""Other programs' libraries, each imported when it is used."""
