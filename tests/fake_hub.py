@@ -26,7 +26,6 @@ class Repository:
 
     private: bool = False
     commits: dict[str, dict[str, bytes]] = field(default_factory=dict)
-    messages: list[str] = field(default_factory=list)
 
     @property
     def head(self) -> str:
@@ -36,10 +35,9 @@ class Repository:
     def files(self) -> dict[str, bytes]:
         return self.commits[self.head]
 
-    def commit(self, files: dict[str, bytes], message: str = "x") -> str:
+    def commit(self, files: dict[str, bytes]) -> str:
         name = hashlib.sha1(repr((len(self.commits), sorted(files.items()))).encode()).hexdigest()
         self.commits[name] = files
-        self.messages.append(message)
         return name
 
     def at(self, revision: str) -> str | None:
@@ -105,22 +103,27 @@ class _Handler(BaseHTTPRequestHandler):
         self._answer()
 
     def _answer(self) -> None:
-        body = self._body()
+        self.sent = self._body()
         path = unquote(urlsplit(self.path).path)
         self.state.requests.append(asked := f"{self.command} {path}")
         for pattern, status in self.state.faults.items():
             if fnmatch.fnmatch(asked, pattern):
                 self._json({"error": f"answered with {status} as told"}, status)
                 return
-        if self.command not in {"GET", "HEAD"} and self.headers.get("Authorization") != f"Bearer {TOKEN}":
-            if not path.startswith("/upload/"):
-                self._json({"error": "Invalid username or password."}, 401)
-                return
+        writes = self.command not in {"GET", "HEAD"} and not path.startswith("/upload/")
+        if (writes or path == "/api/whoami-v2") and self.headers.get("Authorization") != f"Bearer {TOKEN}":
+            self._json({"error": "Invalid username or password."}, 401)
+            return
         for method, pattern, action in _ROUTES:
             if (self.command == method or (self.command == "HEAD" and method == "GET")) and (
                 found := re.fullmatch(pattern, path)
             ):
-                action(self, body, **found.groupdict())
+                self.named = {name: value or "" for name, value in found.groupdict().items()}
+                if "revision" in self.named and self._files() is None:
+                    there = self.named["repo"] in self.state.repositories
+                    self._missing("RevisionNotFound" if there else "RepoNotFound")
+                else:
+                    action(self)
                 return
         self._json({"error": "not found"}, 404)
 
@@ -134,7 +137,7 @@ class _Handler(BaseHTTPRequestHandler):
             return b"".join(pieces)
         return self.rfile.read(int(self.headers.get("Content-Length", 0)))
 
-    def _send(self, content: bytes, status: int = 200, **headers: str) -> None:
+    def _send(self, content: bytes, status: int = 200, /, **headers: str) -> None:
         self.send_response(status)
         for name, value in headers.items():
             self.send_header(name.replace("_", "-"), value)
@@ -143,20 +146,23 @@ class _Handler(BaseHTTPRequestHandler):
         if self.command != "HEAD":
             self.wfile.write(content)
 
-    def _json(self, answer: Any, status: int = 200, **headers: str) -> None:
+    def _json(self, answer: Any, status: int = 200, /, **headers: str) -> None:
         self._send(json.dumps(answer).encode(), status, Content_Type="application/json", **headers)
 
-    def _missing(self, kind: str = "RepoNotFound") -> None:
+    def _files(self) -> dict[str, bytes] | None:
+        """Those of the revision that the path names."""
+        repository = self.state.repositories.get(self.named["repo"])
+        commit = None if repository is None else repository.at(self.named["revision"] or "main")
+        return None if repository is None or commit is None else repository.commits[commit]
+
+    def _missing(self, kind: str) -> None:
         self._json({"error": f"{kind} as told"}, 404, X_Error_Code=kind)
 
-    def _who(self, body: bytes) -> None:
-        if self.headers.get("Authorization") != f"Bearer {TOKEN}":
-            self._json({"error": "Invalid username or password."}, 401)
-        else:
-            self._json({"type": "user", "name": "someone", "orgs": [], "auth": {"type": "access_token"}})
+    def _who(self) -> None:
+        self._json({"type": "user", "name": "someone", "orgs": [], "auth": {"type": "access_token"}})
 
-    def _create(self, body: bytes) -> None:
-        wanted = json.loads(body)
+    def _create(self) -> None:
+        wanted = json.loads(self.sent)
         name = f"{wanted.get('organization') or 'someone'}/{wanted['name']}"
         there = name in self.state.repositories
         if not there:
@@ -165,72 +171,64 @@ class _Handler(BaseHTTPRequestHandler):
             self.state.repositories[name].commit({})
         self._json({"url": f"{self.state.url}/datasets/{name}", "name": name}, 409 if there else 200)
 
-    def _preupload(self, body: bytes, repo: str, revision: str) -> None:
+    def _preupload(self) -> None:
         files = [
             {
                 "path": one["path"],
                 "uploadMode": "regular" if one["path"].endswith(".md") else "lfs",
                 "shouldIgnore": False,
             }
-            for one in json.loads(body)["files"]
+            for one in json.loads(self.sent)["files"]
         ]
         self._json({"files": files})
 
-    def _batch(self, body: bytes, repo: str) -> None:
+    def _batch(self) -> None:
         objects = []
-        for one in json.loads(body)["objects"]:
+        for one in json.loads(self.sent)["objects"]:
             action = {"upload": {"href": f"{self.state.url}/upload/{one['oid']}"}}
             objects.append({**one, **({} if one["oid"] in self.state.large else {"actions": action})})
         self._json({"transfer": "basic", "objects": objects})
 
-    def _upload(self, body: bytes, oid: str) -> None:
-        assert hashlib.sha256(body).hexdigest() == oid
-        self.state.large[oid] = body
+    def _upload(self) -> None:
+        assert hashlib.sha256(self.sent).hexdigest() == self.named["oid"]
+        self.state.large[self.named["oid"]] = self.sent
         self._send(b"")
 
-    def _commit(self, body: bytes, repo: str, revision: str) -> None:
-        repository = self.state.repositories[repo]
-        files, message = dict(repository.files), ""
-        for line in map(json.loads, body.splitlines()):
+    def _commit(self) -> None:
+        repository = self.state.repositories[self.named["repo"]]
+        files = dict(repository.files)
+        for line in map(json.loads, self.sent.splitlines()):
             value = line["value"]
             match line["key"]:
-                case "header":
-                    message = value["summary"]
                 case "file":
                     files[value["path"]] = base64.b64decode(value["content"])
                 case "lfsFile":
                     files[value["path"]] = self.state.large[value["oid"]]
                 case "deletedFile":
                     del files[value["path"]]
-        commit = repository.commit(files, message)
-        url = f"{self.state.url}/datasets/{repo}/commit/{commit}"
+        commit = repository.commit(files)
+        url = f"{self.state.url}/datasets/{self.named['repo']}/commit/{commit}"
         self._json({"success": True, "commitOid": commit, "commitUrl": url, "hookOutput": ""})
 
-    def _info(self, body: bytes, repo: str, revision: str = "main") -> None:
-        repository = self.state.repositories.get(repo)
-        if repository is None:
-            self._missing()
-        elif (commit := repository.at(revision)) is None:
-            self._missing("RevisionNotFound")
-        else:
-            siblings = [{"rfilename": name} for name in repository.commits[commit]]
-            shown = {"id": repo, "_id": "1", "sha": commit, "private": repository.private, "siblings": siblings}
-            self._json({**shown, "tags": [], "downloads": 0, "likes": 0, "disabled": False, "gated": False})
+    def _info(self) -> None:
+        name = self.named["repo"]
+        repository, files = self.state.repositories[name], self._files() or {}
+        siblings = [{"rfilename": path} for path in files]
+        commit = repository.at(self.named["revision"] or "main")
+        shown = {"id": name, "_id": "1", "sha": commit, "private": repository.private, "siblings": siblings}
+        self._json({**shown, "tags": [], "downloads": 0, "likes": 0, "disabled": False, "gated": False})
 
-    def _tree(self, body: bytes, repo: str, revision: str, folder: str | None) -> None:
-        repository = self.state.repositories.get(repo)
-        commit = repository.at(revision) if repository else None
-        if repository is None or commit is None:
-            self._missing("RepoNotFound" if repository is None else "RevisionNotFound")
-            return
+    def _tree(self) -> None:
+        files = self._files() or {}
+        folder = self.named["folder"]
         recursive = parse_qs(urlsplit(self.path).query).get("recursive", [""])[0].lower() in {"1", "true"}
         entries: dict[str, Any] = {}
-        for name, content in repository.commits[commit].items():
+        for name, content in files.items():
             inner = name.removeprefix(f"{folder}/") if folder else name
             if folder and inner == name:
                 continue
             if "/" in inner:
-                path = f"{folder or ''}/{inner.split('/')[0]}".lstrip("/")
+                path = f"{folder}/{inner.split('/')[0]}".lstrip("/")
                 entries.setdefault(path, _folder(path))
             if recursive or "/" not in inner:
                 entries[name] = _entry(name, content)
@@ -239,29 +237,21 @@ class _Handler(BaseHTTPRequestHandler):
         else:
             self._missing("EntryNotFound")
 
-    def _paths_info(self, body: bytes, repo: str, revision: str) -> None:
-        repository = self.state.repositories.get(repo)
-        commit = repository.at(revision) if repository else None
-        if repository is None or commit is None:
-            self._missing("RepoNotFound" if repository is None else "RevisionNotFound")
-            return
-        files = repository.commits[commit]
-        asked = json.loads(body)["paths"] if body.startswith(b"{") else parse_qs(body.decode())["paths"]
+    def _paths_info(self) -> None:
+        files = self._files() or {}
+        asked = json.loads(self.sent)["paths"] if self.sent.startswith(b"{") else parse_qs(self.sent.decode())["paths"]
         found = [_entry(path, files[path]) for path in asked if path in files]
         found += [_folder(path) for path in asked if any(name.startswith(f"{path}/") for name in files)]
         self._json(found)
 
-    def _resolve(self, body: bytes, repo: str, revision: str, path: str) -> None:
-        repository = self.state.repositories.get(repo)
-        commit = repository.at(revision) if repository else None
-        if repository is None or commit is None:
-            self._missing("RepoNotFound" if repository is None else "RevisionNotFound")
-            return
-        content = repository.commits[commit].get(path)
+    def _resolve(self) -> None:
+        files = self._files() or {}
+        content = files.get(self.named["path"])
         if content is None:
             self._missing("EntryNotFound")
             return
-        headers = {"X_Repo_Commit": commit, "ETag": f'"{_oid(content)}"', "Accept_Ranges": "bytes"}
+        commit = self.state.repositories[self.named["repo"]].at(self.named["revision"])
+        headers = {"X_Repo_Commit": commit or "", "ETag": f'"{_oid(content)}"', "Accept_Ranges": "bytes"}
         if asked := re.fullmatch(r"bytes=(\d+)-(\d*)", self.headers.get("Range", "")):
             start, stop = int(asked[1]), min(int(asked[2] or len(content)) + 1, len(content))
             span = f"bytes {start}-{stop - 1}/{len(content)}"
@@ -269,7 +259,7 @@ class _Handler(BaseHTTPRequestHandler):
         else:
             self._send(content, **headers)
 
-    def _valid_card(self, body: bytes) -> None:
+    def _valid_card(self) -> None:
         self._json({"errors": [], "warnings": []})
 
 
@@ -294,8 +284,7 @@ _ROUTES = (
     ("POST", rf"/datasets/{_REPO}\.git/info/lfs/objects/batch", _Handler._batch),
     ("PUT", r"/upload/(?P<oid>.+)", _Handler._upload),
     ("POST", rf"/api/datasets/{_REPO}/commit/(?P<revision>[^/]+)", _Handler._commit),
-    ("GET", rf"/api/datasets/{_REPO}", _Handler._info),
-    ("GET", rf"/api/datasets/{_REPO}/revision/(?P<revision>[^/]+)", _Handler._info),
+    ("GET", rf"/api/datasets/{_REPO}(/revision/(?P<revision>[^/]+))?", _Handler._info),
     ("GET", rf"/api/datasets/{_REPO}/tree/(?P<revision>[^/]+)(/(?P<folder>.+))?", _Handler._tree),
     ("POST", rf"/api/datasets/{_REPO}/paths-info/(?P<revision>[^/]+)", _Handler._paths_info),
     ("GET", rf"/datasets/{_REPO}/resolve/(?P<revision>[^/]+)/(?P<path>.+)", _Handler._resolve),

@@ -6,7 +6,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,7 +29,7 @@ for line in sys.stdin:
 """
 
 
-def hub_environment(url: str, folder: Path) -> Mapping[str, str]:
+def hub_environment(url: str, folder: Path) -> dict[str, str]:
     """The environment of a process that knows the hub at `url` and caches under `folder`."""
     own = {"HF_ENDPOINT": url, "HF_HUB_OFFLINE": "0", "HF_HOME": str(folder), "HF_TOKEN": TOKEN}
     # The fake hub speaks the older protocol for large files.
@@ -60,7 +60,7 @@ class HubProcess:
 def hub_process(hub: FakeHub, folder: Path) -> Iterator[HubProcess]:
     """A process for `hub`, ended with the context."""
     command = [sys.executable, "-c", _LOOP]
-    environment = dict(hub_environment(hub.url, folder))
+    environment = hub_environment(hub.url, folder)
     root = str(Path(__file__).resolve().parent.parent)
     with subprocess.Popen(
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment, cwd=root
