@@ -305,7 +305,16 @@ def test_a_push_that_failed_is_tried_again_by_the_same_command(
         ]
         code = "from batchgen.cli.main import main; main()"
         done = subprocess.run(
-            [sys.executable, "-c", code, "run-batch", output.with_name("in"), "-o", tmp_path / "out", *options],
+            [
+                sys.executable,
+                "-c",
+                code,
+                "run-batch",
+                str(output.with_name("in")),
+                "-o",
+                str(tmp_path / "out"),
+                *options,
+            ],
             env=hub_environment(url, tmp_path) | {"BATCHGEN_HOME": str(tmp_path)},
             capture_output=True,
             text=True,
