@@ -292,29 +292,12 @@ def test_what_is_no_finished_table_is_refused(process: HubProcess, output: Path,
 def test_a_push_that_failed_is_tried_again_by_the_same_command(
     tiny_model: Path, output: Path, hub: FakeHub, tmp_path: Path
 ) -> None:
-    def command(url: str) -> tuple[int, dict[str, Any], str]:
-        options = [
-            "--model",
-            tiny_model,
-            "--prompt-column",
-            "q",
-            "--max-model-len",
-            "64",
-            "--push-to-hub",
-            "someone/job",
-        ]
+    def try_it(url: str) -> tuple[int, dict[str, Any], str]:
+        options = f"--model {tiny_model} --prompt-column q --max-model-len 64 --push-to-hub someone/job"
         code = "from batchgen.cli.main import main; main()"
+        command = [sys.executable, "-c", code, "run-batch", str(output.with_name("in")), "-o", str(tmp_path / "out")]
         done = subprocess.run(
-            [
-                sys.executable,
-                "-c",
-                code,
-                "run-batch",
-                str(output.with_name("in")),
-                "-o",
-                str(tmp_path / "out"),
-                *options,
-            ],
+            [*command, *options.split()],
             env=hub_environment(url, tmp_path) | {"BATCHGEN_HOME": str(tmp_path)},
             capture_output=True,
             text=True,
@@ -323,12 +306,12 @@ def test_a_push_that_failed_is_tried_again_by_the_same_command(
         )
         return done.returncode, json.loads(done.stdout.splitlines()[-1]), done.stderr
 
-    code, summary, said = command("http://127.0.0.1:9")
+    code, summary, said = try_it("http://127.0.0.1:9")
     assert code == summary["exit_code"] == 69
     assert (summary["status"], summary["pushed_to"]) == ("completed", None)
     assert "cannot be reached" in summary["push_error"]
     assert f"the results are kept in {tmp_path / 'out'}; the same command tries to push them again" in said
-    code, summary, _ = command(hub.url)
+    code, summary, _ = try_it(hub.url)
     assert code == summary["exit_code"] == 0
     assert summary["request_counts"]["resumed"] == 4
     assert summary["pushed_to"].startswith(f"{hub.url}/datasets/someone/job/commit/")
