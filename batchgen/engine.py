@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import deque
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
@@ -10,7 +11,7 @@ from typing import Any
 
 from batchgen.core.scheduler import Refusal, Scheduler, SchedulerStats
 from batchgen.core.sequence import Sequence
-from batchgen.core.step import ModelRunner
+from batchgen.core.step import Answer, ModelRunner, StepPlan
 
 __all__ = ["Engine", "Outcome"]
 
@@ -41,17 +42,21 @@ class Engine:
         """Run all sequences; yield, a step at a time, those that are finished and those that can't run at all.
 
         What the caller does with them, and what the source does for its next window, is done while the runner computes
-        the step after. A window is read when fewer than `ahead` sequences wait; None: than a step can hold, so that
-        steps stay full across the seam. A source may yield an empty window to be asked again after the next step.
+        the step after; so is the planning where the runner takes plans ahead. A window is read when fewer than `ahead`
+        sequences wait; None: than a step can hold, so that steps stay full across the seam. A source may yield an empty
+        window to be asked again after the next step.
         """
         remaining = iter(windows)
-        enough = self._runner.capacity.max_num_seqs if ahead is None else ahead
+        capacity = self._runner.capacity
+        enough = capacity.max_num_seqs if ahead is None else ahead
         exhausted = False
         outcomes: list[Outcome] = []
+        under_way: deque[tuple[StepPlan, Answer]] = deque()
         while True:
             with self._scheduling():
                 plan = self._scheduler.schedule()
-            answer = None if plan is None else self._runner.begin(plan)
+            if plan is not None:
+                under_way.append((plan, self._runner.begin(plan)))
             yield outcomes
             outcomes = []
             if not exhausted and self._scheduler.stats().waiting < enough:
@@ -59,11 +64,12 @@ class Engine:
                 exhausted = window is None
                 with self._scheduling():
                     outcomes += self._scheduler.add(window or [])
-            if plan is not None and answer is not None:
+            if under_way and (plan is None or len(under_way) > capacity.steps_ahead):
+                begun, answer = under_way.popleft()
                 result = answer()
                 with self._scheduling():
-                    outcomes += self._scheduler.commit(plan, result)
-            elif exhausted:
+                    outcomes += self._scheduler.commit(begun, result)
+            elif plan is None and exhausted:
                 return
 
     @contextmanager

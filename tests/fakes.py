@@ -5,7 +5,7 @@ from __future__ import annotations
 from array import array
 from collections import Counter
 from collections.abc import Sequence as SequenceOf
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from hashlib import blake2b
 
 from batchgen.core.kv_manager import KVManager
@@ -65,6 +65,8 @@ class FakeRunner:
     def __init__(self, capacity: Capacity) -> None:
         self._capacity = capacity
         self._slots: dict[int, _Slot] = {}
+        self._chosen: list[tuple[int, int]] = []
+        """(seq_id, token) of the last step."""
         self.steps = 0
         self.computed_tokens = 0
 
@@ -78,6 +80,7 @@ class FakeRunner:
 
     def _execute(self, plan: StepPlan) -> StepResult:
         self._check_plan(plan)
+        plan = replace(plan, scheduled=tuple(map(self._with_token, plan.scheduled)))
         self._copy(plan)
         self._write(plan)
         self.steps += 1
@@ -85,6 +88,7 @@ class FakeRunner:
         for s in plan.scheduled:
             self._read(s)
         tokens = [self._choose(s, s.sampling) for s in plan.scheduled if s.sampling is not None]
+        self._chosen = [(s.seq_id, token) for s, token in zip(plan.sampled, tokens, strict=True)]
         return StepResult(
             tokens,
             [
@@ -103,6 +107,16 @@ class FakeRunner:
                 for s, span in plan.pooled
             ],
         )
+
+    def _with_token(self, s: ScheduledSequence) -> ScheduledSequence:
+        """The same with the token that was not known when it was planned."""
+        if s.follows is None:
+            return s
+        assert self._capacity.steps_ahead
+        assert s.tokens == (0,)
+        owner, token = self._chosen[s.follows]
+        assert owner == s.seq_id, "it follows another sequence's token"
+        return replace(s, tokens=(token,))
 
     def _choose(self, s: ScheduledSequence, params: SamplingParams) -> int:
         mask = None if s.guide is None else s.guide.mask()
@@ -188,6 +202,13 @@ class FakeRunner:
         return s.block_table[position // size] * size + position % size
 
 
+class LateRunner(FakeRunner):
+    """Computes a plan only when it is asked for the answer."""
+
+    def begin(self, plan: StepPlan) -> Answer:
+        return lambda: self._execute(plan)
+
+
 def expected_output(prompt: SequenceOf[int], params: SamplingParams) -> list[int]:
     """What the fake model generates for a prompt alone, without any engine."""
     history = b""
@@ -212,6 +233,7 @@ def scheduler_for(capacity: Capacity, index: PrefixIndex | None) -> tuple[Schedu
 __all__ = [
     "VOCAB",
     "FakeRunner",
+    "LateRunner",
     "Refusal",
     "Sequence",
     "expected_output",

@@ -7,13 +7,14 @@ from collections.abc import Sequence as SequenceOf
 from dataclasses import dataclass
 
 from batchgen.core.bound import Work, work_of_output
+from batchgen.core.chunk import chunk_stop, is_complete, known_tokens, pooled_span, scored_span
 from batchgen.core.kv_manager import KVManager, Match
 from batchgen.core.lengths import LengthEstimator, expected_tokens
 from batchgen.core.logprobs import TokenCounts
 from batchgen.core.policy import OFFLINE, Demand, Policy
 from batchgen.core.prefix_tree import PrefixNode, PrefixTree
 from batchgen.core.sequence import FinishReason, Pooling, Sequence, Status
-from batchgen.core.step import BlockCopy, Capacity, PooledSpan, ScheduledSequence, ScoredSpan, StepPlan, StepResult
+from batchgen.core.step import BlockCopy, Capacity, ScheduledSequence, StepPlan, StepResult
 
 __all__ = ["Refusal", "Scheduler", "SchedulerStats"]
 
@@ -54,12 +55,18 @@ class Scheduler:
     expected to hold it and all others to their ends. When a running sequence finds no free block all the same, a victim
     behind it gives its blocks back and waits at the front. The oldest is never preempted for another and fits alone, so
     every step makes progress and every sequence ends.
+
+    A step may be planned while the one before is under way. What it computes is certain: the tokens that it goes on
+    from are awaited, and a sequence that turns out to have ended with them has been planned once too often, which its
+    neighbours don't notice. What depends on the answer otherwise is left until it is there.
     """
 
     def __init__(self, capacity: Capacity, kv: KVManager, policy: Policy = OFFLINE) -> None:
         """Raises `ValueError` where the capacity and the manager's blocks differ."""
         if (kv.num_blocks, kv.block_size) != (capacity.num_blocks, capacity.block_size):
             raise ValueError("the KV manager's blocks are not the runner's")
+        if capacity.steps_ahead not in (0, 1):
+            raise ValueError(f"steps are planned 0 or 1 ahead, not {capacity.steps_ahead}")
         self._capacity = capacity
         self._kv = kv
         self._policy = policy
@@ -74,7 +81,8 @@ class Scheduler:
         """Blocks that the running ones take at most, had each its own."""
         self._cache_is_full = False
         """The next sequence did not fit, and nothing has been freed since."""
-        self._outstanding: StepPlan | None = None
+        self._under_way: deque[StepPlan] = deque()
+        """Plans that are not committed, in order."""
         self._steps = self._computed = self._cached = self._generated = self._preemptions = 0
         self._work = Work()
 
@@ -98,56 +106,64 @@ class Scheduler:
         return refused
 
     def schedule(self) -> StepPlan | None:
-        """Plan the next step; None where nothing is left to do.
+        """Plan the next step; None where nothing is left to do before a plan under way is committed.
 
-        Raises `RuntimeError` while a plan is not committed: the index has the blocks that it fills already, so it can't
-        be dropped for another one.
+        Raises `RuntimeError` where more plans are under way than the runner takes: the index has the blocks that they
+        fill already, so none can be dropped for another one.
         """
-        if self._outstanding is not None:
-            raise RuntimeError("the last plan was not committed")
+        if len(self._under_way) > self._capacity.steps_ahead:
+            raise RuntimeError("commit the plan under way first")
+        if self._under_way and not self._is_certain():
+            return None
+        # The runner computes in order: all that was planned so far is there when this plan's copies are made.
+        self._kv.settle()
         planned: list[ScheduledSequence] = []
         copies: list[BlockCopy] = []
         budget = self._capacity.max_num_batched_tokens
         # Of the rows of logits one is kept for each running sequence, so that all of them move on.
         rows = self._capacity.max_num_seqs - len(self._running)
         preempted_before = self._preemptions
-        while len(planned) < len(self._running) and budget > 0:
-            sequence = self._running[len(planned)]
-            stop = _stop(sequence, budget, rows + 1)
-            if not self._make_room(sequence, stop, len(planned)):
-                break
-            planned.append(self._plan(sequence, stop))
-            budget -= stop - sequence.computed
-            rows -= planned[-1].rows - 1
+        seen = 0
+        while seen < len(self._running) and budget > 0:
+            sequence = self._running[seen]
+            stop = chunk_stop(sequence, budget, rows + 1)
+            if stop > sequence.computed:
+                if not self._make_room(sequence, stop, seen):
+                    break
+                planned.append(self._plan(sequence, stop))
+                budget -= len(planned[-1].tokens)
+                rows -= planned[-1].rows - 1
+            seen += 1
         # Sequences behind the budget stay for the next step, and nobody is admitted past them.
-        if len(planned) == len(self._running) and self._preemptions == preempted_before:
+        if seen == len(self._running) and self._preemptions == preempted_before:
             copies = self._admit(planned, budget, rows)
-        if planned:
-            self._outstanding = StepPlan(tuple(planned), tuple(copies))
-        return self._outstanding
+        if not planned:
+            return None
+        self._under_way.append(StepPlan(tuple(planned), tuple(copies)))
+        return self._under_way[-1]
 
     def commit(self, plan: StepPlan, result: StepResult) -> list[Sequence]:
         """Take the step's result: advance counters, append tokens. Returns the sequences that are finished now."""
-        if plan is not self._outstanding:
-            raise ValueError("the plan is not the one that schedule() returned last")
-        self._outstanding = None
-        self._kv.settle()
-        for scheduled in plan.scheduled:
-            sequence = self._by_id[scheduled.seq_id]
-            sequence.computed = scheduled.stop
-            sequence.reached = max(sequence.reached, scheduled.stop)
+        if not self._under_way or plan is not self._under_way[0]:
+            raise ValueError("the plan is not the first one under way")
+        self._under_way.popleft()
         for (scheduled, _), scores in zip(plan.scored, result.scores, strict=True):
             self._by_id[scheduled.seq_id].prompt_logprobs += scores
         for (scheduled, _), pooled in zip(plan.pooled, result.pooled, strict=True):
             self._by_id[scheduled.seq_id].pooled = pooled
         logprobs = result.logprobs or [None] * len(plan.sampled)
         for scheduled, token, logprob in zip(plan.sampled, result.tokens, logprobs, strict=True):
-            sequence = self._by_id[scheduled.seq_id]
+            sequence = self._by_id.get(scheduled.seq_id)
+            if sequence is None:  # ended while this was under way
+                continue
+            sequence.awaited -= 1
             if logprob is not None:
                 sequence.logprobs.append(logprob)
             if not self._append(sequence, token):
                 self._append_forced(sequence)
-        finished = [sequence for s in plan.scheduled if _is_complete(sequence := self._by_id[s.seq_id])]
+        finished = [
+            sequence for s in plan.scheduled if (sequence := self._by_id.get(s.seq_id)) and is_complete(sequence, s)
+        ]
         for sequence in finished:
             self._finish(sequence)
         if finished:
@@ -201,6 +217,16 @@ class Scheduler:
         tree.forget_sequences()
         self._cache_is_full = False
 
+    def _is_certain(self) -> bool:
+        """Whether the next step can be planned now: what runs depends on the answers to come by its last token alone,
+        and the cache holds it without a preemption."""
+        missing = 0
+        for sequence in self._running:
+            if sequence.guide is not None or sequence.params.penalised or sequence.pooling is Pooling.MEAN:
+                return False
+            missing += max(0, self._kv.missing(sequence, known_tokens(sequence)))
+        return missing <= self._kv.num_free
+
     def _make_room(self, sequence: Sequence, stop: int, planned: int) -> bool:
         """Reserve blocks for the tokens before `stop`, preempting as needed; False where that hit the sequence itself.
 
@@ -220,13 +246,18 @@ class Scheduler:
         self._promised -= self._at_most(sequence)
         for node in self._node_of[sequence.seq_id].path():
             node.users += 1
-        self._kv.release(sequence)
+        self._release(sequence)
         sequence.computed = 0
         sequence.status = Status.WAITING
         sequence.preemptions += 1
         self._preemptions += 1
         self._waiting.appendleft(sequence)
         self._cache_is_full = False
+
+    def _release(self, sequence: Sequence) -> None:
+        """Give its blocks back, those published before whose last token was not known when it was planned."""
+        self._kv.publish(sequence, min(sequence.computed, sequence.length), self._node_of[sequence.seq_id])
+        self._kv.release(sequence)
 
     def _admit(self, planned: list[ScheduledSequence], budget: int, rows: int) -> list[BlockCopy]:
         """Begin waiting sequences while they fit; returns what is to be copied for them."""
@@ -249,9 +280,8 @@ class Scheduler:
                 self._cached += sequence.cached
             sequence.status = Status.RUNNING
             self._running.append(sequence)
-            stop = _stop(sequence, budget, rows)
-            planned.append(self._plan(sequence, stop))
-            budget -= stop - sequence.computed
+            planned.append(self._plan(sequence, chunk_stop(sequence, budget, rows)))
+            budget -= len(planned[-1].tokens)
             rows -= planned[-1].rows
         return copies
 
@@ -286,24 +316,32 @@ class Scheduler:
         return self._kv.blocks_for(len(sequence.prompt) + max(0, sequence.params.max_tokens - 1))
 
     def _plan(self, sequence: Sequence, stop: int) -> ScheduledSequence:
-        self._kv.publish(sequence, stop, self._node_of[sequence.seq_id])
+        self._kv.publish(sequence, min(stop, sequence.length), self._node_of[sequence.seq_id])
         params = sequence.params
-        samples = stop == sequence.length and params.max_tokens > 0
+        samples = stop == sequence.length + sequence.awaited and params.max_tokens > 0
         if samples and params.penalised and sequence.counts is None:
             # Only repetition_penalty looks at the prompt.
             sequence.counts = TokenCounts(() if params.repetition_penalty == 1.0 else sequence.prompt)
-        return ScheduledSequence(
+        follows = None if stop <= sequence.length else self._under_way[-1].row_of[sequence.seq_id]
+        scheduled = ScheduledSequence(
             seq_id=sequence.seq_id,
             start=sequence.computed,
-            tokens=sequence.tokens(sequence.computed, stop),
+            tokens=sequence.tokens(sequence.computed, stop) if follows is None else (0,),
             block_table=tuple(self._kv.table(sequence)),
             sampling=params if samples else None,
             guide=sequence.guide,
             counts=sequence.counts,
-            banned=params.stop_token_ids if len(sequence.output) < params.min_tokens else frozenset(),
-            scored=_scored(sequence, stop),
-            pooled=_pooled(sequence, stop),
+            banned=params.stop_token_ids
+            if len(sequence.output) + sequence.awaited < params.min_tokens
+            else frozenset(),
+            scored=scored_span(sequence, stop),
+            pooled=pooled_span(sequence, stop),
+            follows=follows,
         )
+        sequence.computed = stop
+        sequence.reached = max(sequence.reached, stop)
+        sequence.awaited += samples
+        return scheduled
 
     def _append(self, sequence: Sequence, token: int) -> bool:
         """Append a token; whether it ends the sequence."""
@@ -330,38 +368,13 @@ class Scheduler:
         sequence.finish_reason = sequence.finish_reason or FinishReason.LENGTH
         sequence.status = Status.FINISHED
         sequence.counts = None
+        self._release(sequence)
         self._work += work_of_output(len(sequence.prompt), len(sequence.output))
         self._lengths.learn(sequence, self._node_of.pop(sequence.seq_id))
         self._promised -= self._at_most(sequence)
-        self._kv.release(sequence)
         self._kv.forget(sequence)
         del self._by_id[sequence.seq_id]
         self._cache_is_full = False
-
-
-def _stop(sequence: Sequence, budget: int, rows: int) -> int:
-    """Where the next chunk ends that keeps to a budget of tokens and of rows of logits, both at least 1."""
-    stop = min(sequence.length, sequence.computed + budget)
-    # Each position that was not reached before takes a row, the last one for the next token.
-    return stop if sequence.params.prompt_logprobs is None else min(stop, sequence.reached + rows)
-
-
-def _scored(sequence: Sequence, stop: int) -> ScoredSpan | None:
-    top, last = sequence.params.prompt_logprobs, min(stop, len(sequence.prompt) - 1)
-    if top is None or sequence.reached >= last:
-        return None
-    return ScoredSpan(sequence.reached, sequence.prompt[sequence.reached + 1 : last + 1], top)
-
-
-def _pooled(sequence: Sequence, stop: int) -> PooledSpan | None:
-    if sequence.pooling is Pooling.MEAN and sequence.reached < stop:
-        return PooledSpan(sequence.reached, sequence.pooled)
-    return PooledSpan(stop - 1, None) if sequence.pooling is Pooling.LAST and stop == sequence.length else None
-
-
-def _is_complete(sequence: Sequence) -> bool:
-    scored_only = sequence.params.max_tokens == 0 and sequence.computed == sequence.length
-    return sequence.finish_reason is not None or scored_only
 
 
 def _finish_reason(sequence: Sequence, token: int) -> FinishReason | None:

@@ -79,7 +79,8 @@ class Sequence:
     """A prompt and what was generated for it.
 
     `computed` is the one counter that the engine needs: how many leading tokens have their keys and values in the
-    cache. It catches up with `length`, in one step or in many; there is no prefill phase and no decode phase.
+    cache. It catches up with `length`, in one step or in many; there is no prefill phase and no decode phase. Planning
+    a step moves it; the tokens that the step chooses are awaited until it is committed.
     """
 
     seq_id: int
@@ -95,8 +96,11 @@ class Sequence:
     """What to embed; None where no embedding is wanted. Beside it `params.max_tokens` is 0."""
     output: list[int] = field(default_factory=list)
     """Generated token ids. Only `Scheduler.commit` appends."""
+    awaited: int = 0
+    """Tokens after those that plans under way choose."""
     computed: int = 0
-    """Tokens of prompt + output, from the start, whose keys and values are in the cache."""
+    """Tokens of prompt, output and awaited ones, from the start, whose keys and values are in the cache once all plans
+    under way are computed."""
     reached: int = 0
     """The most that `computed` has ever been: nothing is read from those positions again after a preemption."""
     cached: int = 0

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from collections.abc import Sequence as SequenceOf
 from dataclasses import dataclass
 from functools import cached_property
@@ -38,6 +38,8 @@ class Capacity:
     """Sequences in one step, at most; also the bound of positions whose logits are wanted."""
     max_num_batched_tokens: int
     """Tokens in one step, at most; at least max_num_seqs."""
+    steps_ahead: int = 0
+    """Plans that may be begun before the answer to the one before is known: 0 or 1."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +86,9 @@ class ScheduledSequence:
     """Tokens that must not come next."""
     scored: ScoredSpan | None = None
     pooled: PooledSpan | None = None
+    follows: int | None = None
+    """Where the token was not known when this was planned: `tokens` is one 0, which stands for what the plan before
+    chooses for its `sampled[follows]`, the same sequence."""
 
     @property
     def stop(self) -> int:
@@ -125,6 +130,11 @@ class StepPlan:
         return tuple(s for s in self.scheduled if s.sampling is not None)
 
     @cached_property
+    def row_of(self) -> Mapping[int, int]:
+        """seq_id -> index in `sampled`."""
+        return {s.seq_id: row for row, s in enumerate(self.sampled)}
+
+    @cached_property
     def scored(self) -> tuple[tuple[ScheduledSequence, ScoredSpan], ...]:
         """The scheduled sequences whose prompt is scored, in plan order."""
         return tuple((s, s.scored) for s in self.scheduled if s.scored is not None)
@@ -162,7 +172,10 @@ class ModelRunner(Protocol):
         ...
 
     def begin(self, plan: StepPlan) -> Answer:
-        """Begin to compute the plan: write keys and values of every planned token, choose the next tokens."""
+        """Begin to compute the plan: write keys and values of every planned token, choose the next tokens.
+
+        Plans are computed in the order in which they are begun. `capacity` says how many may be under way.
+        """
         ...
 
     def close(self) -> None:

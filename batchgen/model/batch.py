@@ -31,6 +31,12 @@ def make_batch(plan: StepPlan, block_size: int) -> Batch:
         begins = {s.seq_id: begin - s.start for s, begin in zip(scheduled, query_start.tolist(), strict=False)}
         spans = ((begins[s.seq_id] + span.start, len(span.tokens)) for s, span in plan.scored)
         rows = np.concatenate([rows, *(np.arange(at, at + count, dtype=np.int32) for at, count in spans)])
+    follows = None
+    if any(s.follows is not None for s in scheduled):
+        follows = np.full(plan.num_tokens, -1, dtype=np.int32)
+        for s, begin in zip(scheduled, query_start.tolist(), strict=False):
+            if s.follows is not None:
+                follows[begin] = s.follows
     return Batch(
         tokens=np.fromiter(chain.from_iterable(s.tokens for s in scheduled), np.int32, count=plan.num_tokens),
         positions=positions,
@@ -39,4 +45,5 @@ def make_batch(plan: StepPlan, block_size: int) -> Batch:
         context_lens=stops,
         block_tables=tables,
         rows=rows,
+        follows=follows,
     )

@@ -10,6 +10,7 @@ Hq query heads, Hk key/value heads, D head size.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
 from typing import Literal, Protocol, runtime_checkable
@@ -19,6 +20,7 @@ import numpy.typing as npt
 import torch
 
 __all__ = [
+    "Ahead",
     "Activation",
     "Batch",
     "Buffer",
@@ -91,6 +93,8 @@ class Batch:
     rows: npt.NDArray[np.int32]
     """[R] indices into T: the tokens whose logits are wanted, those after which a next token is drawn first. May be
     empty."""
+    follows: npt.NDArray[np.int32] | None = None
+    """[T] which row of the last `Ahead.begin_sample` chose the token, -1 where `tokens` has it. None: -1 for all."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -276,6 +280,15 @@ class Replayed(Protocol):
 
         Defined in real numbers; computed in float64 and rounded to float32. A NaN counts as minus infinity.
         """
+        ...
+
+
+@runtime_checkable
+class Ahead(Replayed, Protocol):
+    """A program that takes a batch whose tokens it has chosen itself, before anybody has read them."""
+
+    def begin_sample(self, logits: Buffer, rows: SamplingRows) -> Callable[[], npt.NDArray[np.int32]]:
+        """As `sample`, without waiting for the device; what is returned waits for the tokens."""
         ...
 
 

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import random
+from collections import deque
+from collections.abc import Callable
+from dataclasses import replace
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -13,8 +17,8 @@ from batchgen.core.prefix_index import PrefixIndex
 from batchgen.core.sampling import SamplingParams
 from batchgen.core.scheduler import Refusal, Scheduler
 from batchgen.core.sequence import FinishReason, Sequence, Status
-from batchgen.core.step import Capacity
-from tests.fakes import FakeRunner, expected_output, scheduler_for
+from batchgen.core.step import Answer, Capacity, StepPlan
+from tests.fakes import FakeRunner, LateRunner, expected_output, scheduler_for
 
 Request = tuple[tuple[int, ...], SamplingParams]
 
@@ -47,14 +51,26 @@ def cases(draw: st.DrawFn) -> tuple[list[Request], Capacity]:
     # Small budgets make small chunks, so that a prompt may be given up before it was computed to its end.
     budget = draw(st.integers(seqs, seqs + 3) | st.integers(seqs, 40))
     return requests, Capacity(
-        num_blocks=num_blocks, block_size=block_size, max_num_seqs=seqs, max_num_batched_tokens=budget
+        num_blocks=num_blocks,
+        block_size=block_size,
+        max_num_seqs=seqs,
+        max_num_batched_tokens=budget,
+        steps_ahead=draw(st.integers(0, 1)),
     )
 
 
 def drive(
-    scheduler: Scheduler, kv: KVManager, runner: FakeRunner, arrivals: list[list[Sequence]]
+    scheduler: Scheduler,
+    kv: KVManager,
+    runner: FakeRunner,
+    arrivals: list[list[Sequence]],
+    patience: Callable[[], bool] = lambda: True,
 ) -> tuple[list[Sequence], list[Refusal]]:
-    """Run to the end; each further list of arrivals is added after one more step."""
+    """Run to the end; each further list of arrivals is added after one more step.
+
+    As many steps are planned ahead as the runner takes, and as `patience` allows.
+    """
+    under_way: deque[tuple[StepPlan, Answer]] = deque()
     finished: list[Sequence] = []
     refused: list[Refusal] = []
     pending = list(arrivals)
@@ -64,14 +80,18 @@ def drive(
         refused += scheduler.add(pending.pop(0) if pending else [])
         plan = scheduler.schedule()
         kv.check_invariants()
-        if plan is None:
+        if plan is not None:
+            under_way.append((plan, runner.begin(plan)))
+        elif not under_way:
             stats = scheduler.stats()
             assert (stats.running, stats.waiting) == (0, 0), "there is work, and no plan"
             if not pending:
                 return finished, refused
             continue
-        finished += scheduler.commit(plan, runner.begin(plan)())
-        kv.check_invariants()
+        if plan is None or len(under_way) > runner.capacity.steps_ahead or not patience():
+            begun, answer = under_way.popleft()
+            finished += scheduler.commit(begun, answer())
+            kv.check_invariants()
     raise AssertionError("no end in sight")
 
 
@@ -85,19 +105,29 @@ def at_random(rng: random.Random) -> Policy:
 
 
 @given(
-    cases(), st.sampled_from([True, True, False]), st.booleans(), st.integers(1, 4), st.randoms(use_true_random=False)
+    cases(),
+    st.sampled_from([True, True, False]),
+    st.booleans(),
+    st.integers(1, 4),
+    st.sampled_from([FakeRunner, LateRunner]),
+    st.randoms(use_true_random=False),
 )
 def test_outputs_do_not_depend_on_scheduling(
-    case: tuple[list[Request], Capacity], shared: bool, planned: bool, waves: int, rng: random.Random
+    case: tuple[list[Request], Capacity],
+    shared: bool,
+    planned: bool,
+    waves: int,
+    kind: type[FakeRunner],
+    rng: random.Random,
 ) -> None:
     requests, capacity = case
     kv = KVManager(capacity.num_blocks, capacity.block_size, PrefixIndex() if shared else None)
     scheduler = Scheduler(capacity, kv, OFFLINE if planned else at_random(rng))
-    runner = FakeRunner(capacity)
+    runner = kind(capacity)
     sequences = [Sequence(i, prompt, params) for i, (prompt, params) in enumerate(requests)]
     arrivals = [sequences[i::waves] for i in range(waves)]
 
-    finished, refused = drive(scheduler, kv, runner, arrivals)
+    finished, refused = drive(scheduler, kv, runner, arrivals, patience=lambda: rng.random() < 0.7)
 
     assert sorted([s.seq_id for s in finished] + [r.sequence.seq_id for r in refused]) == list(range(len(requests)))
     for refusal in refused:
@@ -114,6 +144,23 @@ def test_outputs_do_not_depend_on_scheduling(
     assert stats.computed_tokens == runner.computed_tokens
     assert stats.steps == runner.steps
     assert stats.preemptions == sum(s.preemptions for s in sequences)
+
+
+@given(workloads(), st.integers(1, 4), st.integers(1, 8))
+def test_a_step_ahead_costs_one_token_of_each_sequence_that_stops(
+    requests: list[Request], block_size: int, seqs: int
+) -> None:
+    """With room for all, and no other difference to steps that wait for each other."""
+    capacity = Capacity(num_blocks=1_000, block_size=block_size, max_num_seqs=seqs, max_num_batched_tokens=1_000)
+    computed = []
+    for steps_ahead in (0, 1):
+        scheduler, kv = scheduler_for(replace(capacity, steps_ahead=steps_ahead), None)
+        sequences = [Sequence(i, prompt, params) for i, (prompt, params) in enumerate(requests)]
+        finished, _ = drive(scheduler, kv, LateRunner(replace(capacity, steps_ahead=steps_ahead)), [sequences])
+        assert len(finished) == len(requests)
+        computed.append(scheduler.stats().computed_tokens)
+    early = sum(len(sequence.output) < sequence.params.max_tokens for sequence in sequences)
+    assert computed[1] - computed[0] == early
 
 
 @given(workloads(), st.integers(1, 8))
@@ -160,3 +207,15 @@ def test_a_preempted_sequence_keeps_its_tokens(case: tuple[list[Request], Capaci
         assert seen[sequence.seq_id] == sequence.output
         assert len(sequence.output) == min(5, sequence.params.max_tokens)
         assert (sequence.finish_reason is FinishReason.STOP) == (len(sequence.output) == 5)
+
+
+@pytest.mark.parametrize("steps_ahead", [0, 1])
+def test_what_was_generated_is_found_in_the_cache(steps_ahead: int) -> None:
+    """A block whose last token was awaited when its step was planned, too."""
+    capacity = Capacity(num_blocks=20, block_size=4, max_num_seqs=2, max_num_batched_tokens=8, steps_ahead=steps_ahead)
+    scheduler, kv = scheduler_for(capacity, PrefixIndex())
+    first = Sequence(0, [1, 2], SamplingParams(max_tokens=7))
+    drive(scheduler, kv, runner := LateRunner(capacity), [[first]])
+    second = Sequence(1, [*first.prompt, *first.output, 3], SamplingParams(max_tokens=1))
+    drive(scheduler, kv, runner, [[second]])
+    assert second.cached == 8

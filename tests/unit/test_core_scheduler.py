@@ -213,10 +213,10 @@ def test_a_plan_is_committed_before_the_next() -> None:
     one = scheduler(make(0, [1, 2]))
     plan = one.schedule()
     assert plan is not None
-    with pytest.raises(RuntimeError, match="not committed"):
+    with pytest.raises(RuntimeError, match="under way"):
         one.schedule()
     one.commit(plan, StepResult([1]))
-    with pytest.raises(ValueError, match="returned last"):
+    with pytest.raises(ValueError, match="under way"):
         one.commit(plan, StepResult([1]))
 
 
@@ -236,5 +236,7 @@ def test_wiring_faults_are_told() -> None:
     with pytest.raises(ValueError, match="not the runner's"):
         Scheduler(Capacity(5, 4, 1, 1), kv)
     one = scheduler(make(0, [1]))
+    with pytest.raises(ValueError, match="0 or 1 ahead"):
+        Scheduler(Capacity(4, 4, 1, 1, steps_ahead=2), kv)
     with pytest.raises(ValueError, match="added before"):
         one.add([make(0, [2])])

@@ -1,4 +1,4 @@
-"""The Triton program: `ops.CollectiveProgram` on a GPU, or on the CPU under Triton's interpreter."""
+"""The Triton program: `ops.CollectiveProgram` and `ops.Ahead` on a GPU, or on the CPU under Triton's interpreter."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class TritonProgram:
         self._partials: tuple[torch.Tensor, torch.Tensor] | None = None
         self._inputs: Inputs | None = None
         self._replays = Replays(shape.max_seqs, CudaGraphs() if device.type == "cuda" else Direct())
-        self._sampler = Sampler(device)
+        self._sampler = Sampler(device, shape.max_seqs)
         self._processors = _INTERPRETED_PROCESSORS
         if device.type == "cuda":
             self._processors = torch.cuda.get_device_properties(device).multi_processor_count
@@ -231,7 +231,10 @@ class TritonProgram:
             self._compute(counts)
 
     def sample(self, logits: ops.Buffer, rows: ops.SamplingRows) -> npt.NDArray[np.int32]:
-        return self._sampler.sample(cast("Buffer", logits).data, rows)
+        return self.begin_sample(logits, rows)()
+
+    def begin_sample(self, logits: ops.Buffer, rows: ops.SamplingRows) -> Callable[[], npt.NDArray[np.int32]]:
+        return self._sampler.begin(cast("Buffer", logits).data, rows)
 
     def logprobs(self, logits: ops.Buffer, rows: ops.LogprobRows) -> ops.Logprobs:
         return self._sampler.logprobs(cast("Buffer", logits).data, rows)
@@ -254,12 +257,18 @@ class TritonProgram:
             arrays[f"items{kind}"] = (plan.items, counts.items[kind], -1)
             arrays[f"base{kind}"] = (plan.partial_base, counts.tokens, -1)
             arrays[f"merges{kind}"] = (plan.merges, counts.merges[kind], -1)
+        if batch.follows is not None:
+            arrays["follows"] = (batch.follows, len(batch.follows), -1)
         self._inputs.fill(arrays)
+        if batch.follows is not None:
+            tokens, follows = (self._inputs[name][: len(batch.follows)] for name in ("tokens", "follows"))
+            chosen = self._sampler.chosen[follows.clamp(min=0)]
+            torch.where(follows < 0, tokens, chosen, out=tokens)
 
     def _input_shapes(self) -> dict[str, tuple[int, ...]]:
         shape = self._shape
         tokens = (max(shape.max_tokens, shape.max_seqs),)
-        shapes: dict[str, tuple[int, ...]] = dict.fromkeys(("tokens", "positions", "slots"), tokens)
+        shapes: dict[str, tuple[int, ...]] = dict.fromkeys(("tokens", "follows", "positions", "slots"), tokens)
         shapes |= {"rows": (shape.max_seqs,), "tables": (shape.max_seqs, shape.max_blocks_per_seq)}
         for kind, limits in enumerate(self._limits):
             shapes[f"items{kind}"] = (limits.max_items, 3 + limits.tile_tokens)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -21,14 +22,17 @@ _WARPS = 8
 class Sampler:
     """`ops.Program.sample` and `ops.Program.logprobs` on one device."""
 
-    def __init__(self, device: torch.device) -> None:
+    def __init__(self, device: torch.device, max_rows: int) -> None:
         self._device = device
+        self._pinned = device.type == "cuda"
+        self.chosen = torch.zeros(max_rows, dtype=torch.int32, device=device)
+        """The tokens that were chosen last."""
 
-    def sample(self, logits: torch.Tensor, rows: ops.SamplingRows) -> npt.NDArray[np.int32]:
+    def begin(self, logits: torch.Tensor, rows: ops.SamplingRows) -> Callable[[], npt.NDArray[np.int32]]:
         """logits [>= R, V]"""
         count, vocab = len(rows.seed), logits.shape[1]
         if not count:
-            return np.zeros(0, dtype=np.int32)
+            return lambda: np.zeros(0, dtype=np.int32)
         settings = np.stack([rows.temperature, rows.top_p, rows.min_p], axis=1, dtype=np.float32)
         low, high = np.uint64(0xFFFFFFFF), np.uint64(32)
         position = rows.position.astype(np.uint64)
@@ -37,20 +41,30 @@ class Sampler:
         if rows.changes is not None:
             logits = self._changed(logits, rows.changes, count)
             fallbacks = _lowest_allowed(rows.changes)
-        chosen = torch.empty(count, dtype=torch.int32, device=self._device)
         kernels.choose[(count,)](
             logits,
             self._moved(settings),
             self._moved(rows.top_k),
             self._moved(words.astype(np.uint32).view(np.int32)),
             self._moved(fallbacks),
-            chosen,
+            self.chosen,
             vocab,
             BLOCK=_BLOCK,
             num_warps=_WARPS,
             enable_fp_fusion=False,
         )
-        return chosen.cpu().numpy()
+        host = torch.empty(count, dtype=torch.int32, pin_memory=self._pinned)
+        host.copy_(self.chosen[:count], non_blocking=True)
+        if not self._pinned:
+            return host.numpy
+        copied = torch.cuda.Event()  # type: ignore[no-untyped-call]
+        copied.record()
+
+        def chosen() -> npt.NDArray[np.int32]:
+            copied.synchronize()
+            return host.numpy()
+
+        return chosen
 
     def logprobs(self, logits: torch.Tensor, rows: ops.LogprobRows) -> ops.Logprobs:
         """logits [rows, V]"""
@@ -97,7 +111,9 @@ class Sampler:
         return out
 
     def _moved(self, values: npt.NDArray[Any]) -> torch.Tensor:
-        return torch.from_numpy(np.ascontiguousarray(values)).to(self._device, non_blocking=True)
+        tensor = torch.from_numpy(np.ascontiguousarray(values))
+        # From other memory the driver may wait for all kernels before it copies.
+        return (tensor.pin_memory() if self._pinned else tensor).to(self._device, non_blocking=True)
 
 
 def _lowest_allowed(changes: ops.LogitChanges) -> npt.NDArray[np.int32]:
