@@ -130,6 +130,12 @@ class StepPlan:
         return tuple(s for s in self.scheduled if s.sampling is not None)
 
     @cached_property
+    def reads(self) -> bool:
+        """Whether more than the chosen tokens is wanted of the step: log-probabilities, scores or hidden states."""
+        chosen = any(s.sampling is not None and s.sampling.logprobs is not None for s in self.scheduled)
+        return chosen or bool(self.scored) or bool(self.pooled)
+
+    @cached_property
     def row_of(self) -> Mapping[int, int]:
         """seq_id -> index in `sampled`."""
         return {s.seq_id: row for row, s in enumerate(self.sampled)}

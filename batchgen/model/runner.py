@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from functools import partial
+
+import numpy as np
+import numpy.typing as npt
 
 from batchgen.checkpoint.types import Checkpoint
 from batchgen.config import EngineConfig
@@ -15,7 +19,7 @@ from batchgen.model.parallel import Ranks, Team
 from batchgen.model.pooling import read_pooled
 from batchgen.model.prepare import Prepared, prepare
 from batchgen.model.sampling import read_logprobs, sampling_rows
-from batchgen_kernels.ops import Replayed, Timed
+from batchgen_kernels.ops import Ahead, Replayed, Timed
 
 __all__ = ["Runner", "load_runner"]
 
@@ -29,12 +33,14 @@ class Runner:
         self._program: Replayed | None = prepared.program if team is None else team.leader(prepared.program)
         self._decoder: Decoder | None = prepared.decoder
         self._team = team
+        self._ahead = self._program if isinstance(self._program, Ahead) else None
         self._block_size = shape.block_size
         self._capacity = Capacity(
             num_blocks=shape.num_blocks,
             block_size=shape.block_size,
             max_num_seqs=shape.max_seqs,
             max_num_batched_tokens=shape.max_tokens,
+            steps_ahead=0 if self._ahead is None else 1,
         )
         self.max_model_len = prepared.size.max_model_len
         """Tokens of one sequence, at most."""
@@ -51,7 +57,9 @@ class Runner:
         self.cost = prepared.cost
         """What the model asks of the machine."""
         self.kernel_s = 0.0
-        """Seconds spent in kernels so far."""
+        """Seconds in which kernels were at work, or might have been, so far."""
+        self._counted_to = 0.0
+        """When the last of these seconds ended."""
         self.vocab_size = prepared.decoder.logits.width
         self.hidden_size = prepared.decoder.residual.width
 
@@ -65,7 +73,8 @@ class Runner:
         return self._program.times() if isinstance(self._program, Timed) else {}
 
     def begin(self, plan: StepPlan) -> Answer:
-        """Compute the plan and choose the next tokens."""
+        """Compute the plan and choose the next tokens. Returns at once where the program goes ahead, and nothing but
+        tokens is read."""
         program, decoder = self._program, self._decoder
         if program is None or decoder is None:
             raise RuntimeError("the runner is closed")
@@ -74,21 +83,35 @@ class Runner:
         for copy in plan.copies:
             program.copy_block(copy.source, copy.target)
         program.run(batch)
-        self.kernel_s += time.perf_counter() - began
+        if self._ahead is not None and not plan.reads:
+            chosen = self._ahead.begin_sample(decoder.logits, sampling_rows(plan, self.vocab_size))
+            return partial(self._answer, began, chosen)
+        self._count(began)
         tokens: list[int] = []
         if plan.sampled:
             # Made only now: the guides have had all that time for their masks.
             rows = sampling_rows(plan, self.vocab_size)
             began = time.perf_counter()
             tokens = program.sample(decoder.logits, rows).tolist()
-            self.kernel_s += time.perf_counter() - began
+            self._count(began)
         logprobs, scores = read_logprobs(program, decoder.logits, plan, tokens)
         result = StepResult(tokens, logprobs, scores, read_pooled(decoder, plan))
         return lambda: result
 
+    def _answer(self, began: float, chosen: Callable[[], npt.NDArray[np.int32]]) -> StepResult:
+        tokens = chosen().tolist()
+        self._count(began)
+        return StepResult(tokens)
+
+    def _count(self, began: float) -> None:
+        """Count the time since then, as far as it is not counted yet: steps may overlap."""
+        now = time.perf_counter()
+        self.kernel_s += now - max(began, self._counted_to)
+        self._counted_to = now
+
     def close(self) -> None:
         """Give back weights, keys and values, and end the other processes."""
-        self._program = self._decoder = None
+        self._program = self._ahead = self._decoder = None
         if self._team is not None:
             self._team.close()
             self._team = None

@@ -20,8 +20,8 @@ import numpy.typing as npt
 import torch
 
 __all__ = [
-    "Ahead",
     "Activation",
+    "Ahead",
     "Batch",
     "Buffer",
     "CollectiveProgram",

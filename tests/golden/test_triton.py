@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 
 from batchgen.config import EngineConfig
+from batchgen.core.kv_manager import KVManager
+from batchgen.core.prefix_index import PrefixIndex
 from batchgen.core.sampling import SamplingParams
-from batchgen.model.runner import load_runner
+from batchgen.core.scheduler import Scheduler
+from batchgen.core.sequence import Sequence
+from batchgen.core.step import Answer, Capacity, StepPlan
+from batchgen.engine import Engine
+from batchgen.job.worker import RunnerInThread, Worker
+from batchgen.model.runner import Runner, load_runner
 from tests.golden.driver import generate
 from tests.golden.models import make_model, save_checkpoint
 from tests.kernels.triton.pair import DEVICE
@@ -42,3 +50,47 @@ def test_greedy_tokens_are_those_of_transformers(name: str, tmp_path: Path) -> N
     assert runner.kernels_name.startswith("triton")
     assert (runner.precision, runner.max_model_len) == ("float32", 256)
     runner.close()
+
+
+class Watched(RunnerInThread):
+    """Takes so many steps ahead; counts the plans that go on from tokens which nobody has read."""
+
+    def __init__(self, runner: Runner, worker: Worker, steps_ahead: int) -> None:
+        super().__init__(runner, worker)
+        self.ahead = 0
+        self._capacity = replace(runner.capacity, steps_ahead=steps_ahead)
+
+    @property
+    def capacity(self) -> Capacity:
+        return self._capacity
+
+    def begin(self, plan: StepPlan) -> Answer:
+        self.ahead += any(s.follows is not None for s in plan.scheduled)
+        return super().begin(plan)
+
+
+def test_steps_are_begun_before_the_tokens_of_the_last_are_read(tmp_path: Path) -> None:
+    """Greedy, sampled, with log-probabilities, and one that has ended when its next step is begun."""
+    runner = load_runner(save_checkpoint(make_model("qwen2"), tmp_path), CONFIG)
+    assert runner.capacity.steps_ahead == 1
+    worker = Worker()
+    sampled = SamplingParams(max_tokens=NEW_TOKENS, seed=3)
+    requests = [([7, 18, 29, 40], GREEDY), ([301], replace(sampled, logprobs=1)), ([5, 6], sampled)]
+
+    def run(steps_ahead: int) -> tuple[list[Sequence], int]:
+        watched = Watched(runner, worker, steps_ahead)
+        blocks = KVManager(watched.capacity.num_blocks, watched.capacity.block_size, PrefixIndex())
+        work = [Sequence(i, *request) for i, request in enumerate(requests)]
+        assert [s for done in Engine(Scheduler(watched.capacity, blocks), watched).run([work]) for s in done]
+        return work, watched.ahead
+
+    expected, ahead = run(0)
+    assert ahead == 0
+    stop = expected[0].output[1]
+    assert stop not in expected[0].output[:1]
+    requests[0] = requests[0][0], replace(GREEDY, stop_token_ids=frozenset({stop}))
+    found, ahead = run(1)
+    assert ahead == NEW_TOKENS - 1
+    assert [s.output for s in found] == [expected[0].output[:2], *(s.output for s in expected[1:])]
+    assert [s.logprobs for s in found] == [s.logprobs for s in expected]
+    worker.end_with(runner.close)

@@ -28,6 +28,7 @@ def plans(draw: st.DrawFn) -> StepPlan:
                 # Some tables reach further than the step.
                 block_table=[rng.randrange(500) for _ in range(-(-(start + count) // BLOCK) + rng.randrange(3))],
                 sampling=SamplingParams(max_tokens=1, seed=2**64 - 1 - i) if sampled else None,
+                follows=rng.choice([None, i + 3]) if count == 1 else None,
             )
             for i, (start, count, sampled) in enumerate(sizes)
         )
@@ -56,7 +57,10 @@ def test_arrays_are_what_the_contract_says(plan: StepPlan) -> None:
     for s, table in zip(plan.scheduled, batch.block_tables.tolist(), strict=True):
         needed = -(-s.stop // BLOCK)
         assert table == [*s.block_table[:needed], *[0] * (len(table) - needed)]
-    arrays = [getattr(batch, name) for name in batch.__slots__]
+    follows = [-1 if s.follows is None else s.follows for s in plan.scheduled for _ in s.tokens]
+    assert (follows if batch.follows is None else batch.follows.tolist()) == follows
+    assert (batch.follows is None) == (set(follows) == {-1})
+    arrays = [array for name in batch.__slots__ if (array := getattr(batch, name)) is not None]
     assert all(array.dtype == "int32" and array.flags.c_contiguous for array in arrays)
 
 
