@@ -16,7 +16,7 @@ from batchgen.cli.completion import complete_alias
 from batchgen.cli.environment import array_size
 from batchgen.config import EngineConfig, InputConfig, JobConfig, Kernels, MergeConfig, ModelConfig, OutputConfig
 
-__all__ = ["FLAGS", "CalibrateConfig", "Flag", "PushConfig", "ReportConfig", "ShowConfig", "StreamConfig"]
+__all__ = ["FLAGS", "CalibrateConfig", "Flag", "PageConfig", "PushConfig", "ReportConfig", "ShowConfig", "StreamConfig"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,6 +57,13 @@ class ShowConfig:
     """How a command shows what it found."""
 
     json: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PageConfig:
+    """Where `report` puts its page."""
+
+    report_file: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -299,6 +306,14 @@ _REPORT: Mapping[str, Flag] = {
     "max_model_len": _ENGINE["max_model_len"],
 }
 
+_PAGE: Mapping[str, Flag] = {
+    "report_file": Flag(
+        help="The HTML file. Default: OUTPUT's name with .html, in the current folder.",
+        names=("--output-file", "-o"),
+        metavar="PATH",
+    ),
+}
+
 _CALIBRATE: Mapping[str, Flag] = {name: _ENGINE[name] for name in ("threads", "kernels")}
 
 FLAGS: Mapping[type, Mapping[str, Flag]] = MappingProxyType(
@@ -315,6 +330,7 @@ FLAGS: Mapping[type, Mapping[str, Flag]] = MappingProxyType(
         QualityConfig: _QUALITY,
         StreamConfig: _STREAMS,
         ShowConfig: {"json": Flag(help="One JSON object instead of text.")},
+        PageConfig: _PAGE,
         PushConfig: _PUSH,
         ReportConfig: _REPORT,
         CalibrateConfig: _CALIBRATE,

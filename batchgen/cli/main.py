@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from batchgen.cli import bench, merge, models, options, plan, push, run, show, validate, version
+from batchgen.cli import bench, merge, models, options, plan, push, report, run, show, validate, version
 from batchgen.cli.signals import Signals, leave_now
 from batchgen.errors import BatchgenError, StalledError
 
@@ -27,6 +27,7 @@ app.command("merge", epilog=options.EPILOG)(merge.merge)
 app.command("push", epilog=options.EPILOG)(push.push)
 app.command("status", epilog=options.EPILOG)(show.status)
 app.command("inspect", epilog=options.EPILOG)(show.inspect)
+app.command("report", epilog=options.EPILOG)(report.report)
 app.add_typer(models.app, name="models")
 app.add_typer(bench.app, name="bench")
 app.command("version")(version.version)
