@@ -44,8 +44,8 @@ def output_figures(output: Path, columns: pa.Schema = FIGURES) -> Iterator[pa.Re
     folder = kept_folder(output)
     if output.is_file():
         yield from _of_file(output, columns)
-    elif files := result_files(folder) if folder.is_dir() else []:
-        yield from _each_once(batch for path in files for batch in _of_results(path, columns))
+    elif folder.is_dir() and result_files(folder):
+        yield from _each_once(_of_folder(folder, columns))
     else:
         raise UsageError(f"{output}: there are no results of batchgen")
 
@@ -71,10 +71,18 @@ def _of_file(path: Path, columns: pa.Schema) -> Iterator[pa.RecordBatch]:
         raise UsageError(f"{path}: is no result of batchgen: {error}") from error
 
 
-def _of_results(path: Path, columns: pa.Schema) -> Iterator[pa.RecordBatch]:
-    with open_results(path) as file:
-        for batch in file.batches:
-            yield _of_batch(batch, columns)
+def _of_folder(folder: Path, columns: pa.Schema) -> Iterator[pa.RecordBatch]:
+    """Batches of all files, some rows twice. A run may be at work: a file that is gone has its rows in a new part."""
+    read: set[Path] = set()
+    while fresh := [path for path in result_files(folder) if path not in read]:
+        for path in fresh:
+            read.add(path)
+            try:
+                with open_results(path) as file:
+                    for batch in file.batches:
+                        yield _of_batch(batch, columns)
+            except FileNotFoundError:
+                break
 
 
 _OF_ERROR = frozenset({"code", "message"})

@@ -7,10 +7,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
 from batchgen.errors import UsageError
 from batchgen.io.manifest import Manifest, write_manifest
+from batchgen.io.schema import result_schema
 from tests.cli.conftest import Invoke
 
 INPUT = {"file": "in.jsonl", "identity": None, "rows": 5}
@@ -52,3 +54,28 @@ def test_no_torch_is_loaded(tmp_path: Path, command: str) -> None:
         assert "there are no results" in done.stderr
     else:
         assert done.stdout.splitlines()[-1] == "False"
+
+
+def test_report_writes_a_page_and_loads_no_torch(tmp_path: Path) -> None:
+    schema = result_schema("string")
+    with pa.ipc.new_stream(tmp_path / "answers.arrow", schema) as stream:
+        stream.write_table(
+            pa.Table.from_pylist([{"custom_id": "a", "line": 1, "status_code": 200, "text": "<b>"}], schema)
+        )
+    code = (
+        "import sys; from batchgen.cli.main import app; app(['report', 'answers.arrow'], standalone_mode=False)\n"
+        "print('torch' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines() == ["answers.arrow.html", "False"]
+    assert "&lt;b&gt;" in (tmp_path / "answers.arrow.html").read_text(encoding="utf-8")
+
+
+def test_report_of_nothing_and_into_nowhere(invoke: Invoke, tmp_path: Path) -> None:
+    assert isinstance(invoke("report", tmp_path / "none").exception, UsageError)
+    assert not list(tmp_path.iterdir())
+    schema = result_schema("string")
+    with pa.ipc.new_stream(tmp_path / "answers.arrow", schema):
+        pass
+    failed = invoke("report", tmp_path / "answers.arrow", "-o", tmp_path / "no" / "page.html")
+    assert "cannot be written" in str(failed.exception)

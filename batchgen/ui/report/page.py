@@ -97,8 +97,8 @@ def _charts(runs: SequenceOf[Mapping[str, Any]]) -> list[Chart]:
 
 
 def _class_names() -> list[str]:
-    starts = SHARED_UP_TO[:-1]
-    return ["nothing", *(f"{a:.0%} to {b:.0%}" for a, b in zip(starts, SHARED_UP_TO[1:], strict=True))]
+    _, least, *others = (f"{end:.0%}" for end in SHARED_UP_TO)
+    return ["nothing", f"up to {least}", *(f"to {end}" for end in others)]
 
 
 def _resource(name: str) -> str:
