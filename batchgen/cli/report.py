@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
 
 import typer
 
 from batchgen.cli.flags import PageConfig
 from batchgen.cli.options import Chosen, options
+from batchgen.cli.show import Output
 from batchgen.cli.streams import write_file
 
 __all__ = ["report"]
 
 
 @options(PageConfig)
-def report(
-    chosen: Chosen,
-    output: Annotated[Path, typer.Argument(metavar="OUTPUT", help="A folder or a file that run-batch wrote.")],
-) -> None:
+def report(chosen: Chosen, output: Output) -> None:
     """Make a page of what came out of a job: speed over time, lengths, shared prefixes, failures, rows to look through.
 
     One file of HTML that loads nothing from anywhere. It shows up to 300 rows with their text. The output may be

@@ -12,7 +12,7 @@ from batchgen.cli.completion import complete_output
 from batchgen.cli.flags import ShowConfig
 from batchgen.cli.options import Chosen, options
 
-__all__ = ["inspect", "status"]
+__all__ = ["Output", "inspect", "status"]
 
 Output = Annotated[
     Path,
