@@ -10,9 +10,10 @@
 # make test-kernels   many random cases for each Triton kernel, under the interpreter
 # make test-gpu       the same on a GPU, the golden tests there, and what it reaches; GPU_ARGS="--chat FILE"
 # make kernels-report registers, spills and shared memory of each Triton kernel; needs no GPU
-# make test-integrations  what needs programs or environments of its own: test-completion, test-airflow
+# make test-integrations  what needs programs or environments of its own: test-completion, test-airflow, test-report
 # make test-completion    completion in each of bash, zsh and fish that is installed
 # make test-airflow   the DAGs of docs/examples under the real Airflow
+# make test-report    pages of batchgen report in a real browser
 VENV ?= .venv
 PY := $(VENV)/bin/python
 STAMP := $(VENV)/.installed
@@ -20,7 +21,7 @@ SOURCES := pyproject.toml constraints.txt kernels/CMakeLists.txt $(wildcard kern
 export HF_HUB_OFFLINE := 1
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: run test check docs property simulate peers crash memory native test-kernels kernels-report test-gpu test-integrations test-completion test-airflow clean help
+.PHONY: run test check docs property simulate peers crash memory native test-kernels kernels-report test-gpu test-integrations test-completion test-airflow test-report clean help
 
 help:
 	@sed -n 's/^# make/make/p' $(MAKEFILE_LIST)
@@ -49,7 +50,7 @@ check: $(STAMP)
 property: $(STAMP)
 	$(PY) -m pytest tests/property --hypothesis-profile=thorough
 
-test-integrations: test-completion test-airflow
+test-integrations: test-completion test-airflow test-report
 
 test-completion: $(STAMP)
 	$(PY) -m pytest tests/cli/test_completion.py --shells \
@@ -72,6 +73,14 @@ test-airflow: $(STAMP) $(AIRFLOW)/.installed
 	AIRFLOW_HOME=$(AIRFLOW_WORK) AIRFLOW__CORE__LOAD_EXAMPLES=false AIRFLOW__CORE__DAGS_FOLDER=$(AIRFLOW_WORK)/dags \
 	AIRFLOW__LOGGING__LOGGING_LEVEL=WARNING \
 	PATH=$(AIRFLOW_WORK)/bin:$$PATH $(AIRFLOW)/bin/python tests/airflow/check_dag.py $(AIRFLOW_WORK)
+
+NO_BROWSER := no browser: install Debian's chromium-headless-shell or chromium, then run this again
+
+test-report: $(STAMP)
+	$(PY) -m pip install -q -c constraints.txt playwright
+	command -v chromium-headless-shell || command -v chromium || { apt-get update -q && apt-get install -qy chromium-headless-shell; } \
+	    || { echo "$(NO_BROWSER)" >&2; exit 1; }
+	$(PY) -m tests.browser.check_report
 
 peers: $(STAMP)
 	$(PY) tests/peers/compare.py $(PEERS)

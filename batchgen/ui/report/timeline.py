@@ -18,7 +18,7 @@ _INTERVALS = 160
 _FEWEST = 4
 _GAP = 0.012
 """Between two runs, as a share of the width."""
-_COUNTERS = {"computed": "computed_tokens", "output": "output_tokens", "prompt": "prompt_tokens"}
+_COUNTERS: Mapping[str, str] = {"computed": "computed_tokens", "output": "output_tokens", "prompt": "prompt_tokens"}
 Floats = npt.NDArray[np.float64]
 
 

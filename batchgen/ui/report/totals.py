@@ -54,7 +54,7 @@ def headline(report: Report) -> list[Tile]:
     """The figures that are seen first; those of time are left out where no run told of itself."""
     figures, runs = report.figures, report.runs
     of_all = "" if report.rows_total in (None, figures.rows) else f"of {report.rows_total:,} read so far"
-    failed = f"{figures.failed / figures.rows:.1%}" if figures.rows else ""
+    failed = f"{figures.failed / figures.rows:.1%}" if figures.failed else ""
     tiles = [
         Tile("Rows answered", f"{figures.rows - figures.failed:,}", of_all),
         Tile("Rows failed", f"{figures.failed:,}", failed),
