@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 __all__ = ["EngineConfig", "InputConfig", "JobConfig", "MergeConfig", "ModelConfig", "OutputConfig"]
 
@@ -78,6 +79,8 @@ class InputConfig:
     prompt_template: str | None = None
     system_prompt: str | None = None
     id_column: str | None = None
+    sampling: Mapping[str, Any] | None = None
+    """Parameters, by OpenAI's names, for those requests that don't have them."""
     lenient: bool = False
     """Accept unknown parameters with a warning instead of an error row."""
     ignore_request_model: bool = False

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from collections.abc import Sequence as SequenceOf
-from dataclasses import replace
 from typing import Any
 
 from batchgen.config import InputConfig
-from batchgen.io.columns import RowShaper
+from batchgen.io.columns import RowShaper, with_defaults
 from batchgen.protocol.faults import Code, RowFault
 from batchgen.protocol.request import Endpoint, RawRow
 
@@ -20,8 +19,6 @@ _CONTENT: Mapping[str, Endpoint] = {
     "input": Endpoint.EMBEDDINGS,
 }
 """The field of a body that tells where it belongs."""
-_LIMITS = ("max_completion_tokens", "max_tokens")
-"""Two names for one thing."""
 
 
 def rows_of(inputs: Iterable[Any], source: InputConfig, endpoint: Endpoint | None) -> Iterator[RawRow]:
@@ -35,17 +32,6 @@ def rows_of(inputs: Iterable[Any], source: InputConfig, endpoint: Endpoint | Non
             yield shaper.shape(line, item, {})
         else:
             yield _row(line, item, endpoint)
-
-
-def with_defaults(rows: Iterable[RawRow], sampling: Mapping[str, Any]) -> Iterator[RawRow]:
-    """The rows with parameters for those bodies that don't have them."""
-    for row in rows:
-        if row.data is None or row.fault is not None:
-            yield row
-            continue
-        name = "params" if "params" in row.data and "body" not in row.data else "body"
-        body = row.data.get(name)
-        yield replace(row, data={**row.data, name: _merged(sampling, body)}) if isinstance(body, Mapping) else row
 
 
 def _row(line: int, item: Any, endpoint: Endpoint | None) -> RawRow:
@@ -75,10 +61,3 @@ def _body(item: Any, endpoint: Endpoint | None) -> Mapping[str, Any] | RowFault:
         case _:
             message = f"an input is a text, a list of messages, or a mapping; found {type(item).__name__}"
             return RowFault(Code.INVALID_TYPE, message)
-
-
-def _merged(sampling: Mapping[str, Any], body: Mapping[str, Any]) -> dict[str, Any]:
-    own = {name for name, value in body.items() if value is not None}
-    if own & {*_LIMITS}:
-        own |= {*_LIMITS}
-    return {**body, **{name: value for name, value in sampling.items() if name not in own}}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -94,6 +95,19 @@ def byte_size(value: str | int) -> int:
     return size
 
 
+def json_object(value: str | Mapping[str, Any]) -> Mapping[str, Any]:
+    """A JSON object; a mapping of the configuration file as it is."""
+    if isinstance(value, Mapping):
+        return value
+    try:
+        found = json.loads(value)
+    except json.JSONDecodeError as error:
+        raise ValueError(f"{value!r} is not JSON: {error}") from error
+    if not isinstance(found, dict):
+        raise ValueError(f"{value!r} is no JSON object")
+    return found
+
+
 def failure_limit(value: str | int) -> str:
     """`N` or `P%`, unchanged."""
     if not re.fullmatch(r"\d+|\d+(\.\d+)?%", str(value)):
@@ -172,6 +186,11 @@ _INPUT: Mapping[str, Flag] = {
     "prompt_template": Flag(help="Jinja over the row's columns that makes the user message."),
     "system_prompt": Flag(help="System message for rows that are no batch lines."),
     "id_column": Flag(help="Column with the custom_id."),
+    "sampling": Flag(
+        help='Parameters for requests that don\'t have them, such as {"max_tokens": 64, "temperature": 0}.',
+        parser=json_object,
+        metavar="JSON",
+    ),
     "lenient": Flag(help="Accept unknown parameters with a warning."),
     "ignore_request_model": Flag(help="Run lines that name another model all the same."),
     "window": Flag(help="Requests in memory at once, and so the span they are ordered within.", minimum=1),

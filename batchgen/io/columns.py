@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
+from dataclasses import replace
 from typing import Any
 
 import orjson
@@ -14,10 +15,12 @@ from batchgen.io.json_text import TooDeepError, load_json
 from batchgen.protocol.faults import Code, RowFault
 from batchgen.protocol.request import Endpoint, RawRow
 
-__all__ = ["RowShaper", "check_columns", "request_columns"]
+__all__ = ["RowShaper", "check_columns", "request_columns", "with_defaults"]
 
 _ENVELOPE = frozenset({"custom_id", "method", "url", "body"})
 _MESSAGE_ENVELOPE = frozenset({"custom_id", "params"})
+_LIMITS = frozenset({"max_completion_tokens", "max_tokens"})
+"""Two names for one thing."""
 
 
 def request_columns(config: InputConfig, names: Collection[str]) -> frozenset[str]:
@@ -44,6 +47,17 @@ def check_columns(config: InputConfig, names: Collection[str]) -> None:
             f"input {config.input_file}: no column 'body', 'params' or {config.messages_column!r}; the columns are: "
             f"{found}. Say which to use with --messages-column, --prompt-column or --prompt-template"
         )
+
+
+def with_defaults(rows: Iterable[RawRow], sampling: Mapping[str, Any]) -> Iterator[RawRow]:
+    """The rows with parameters for those bodies that don't have them."""
+    for row in rows:
+        if row.data is None or row.fault is not None:
+            yield row
+            continue
+        name = "params" if "params" in row.data and "body" not in row.data else "body"
+        body = row.data.get(name)
+        yield replace(row, data={**row.data, name: _merged(sampling, body)}) if isinstance(body, Mapping) else row
 
 
 class RowShaper:
@@ -123,3 +137,10 @@ def _template(source: str) -> Callable[[Mapping[str, Any]], str]:
         return environment.from_string(source).render
     except TemplateError as error:
         raise UsageError(f"--prompt-template is not valid Jinja: {error}") from error
+
+
+def _merged(sampling: Mapping[str, Any], body: Mapping[str, Any]) -> dict[str, Any]:
+    own = {name for name, value in body.items() if value is not None}
+    if own & _LIMITS:
+        own |= _LIMITS
+    return {**body, **{name: value for name, value in sampling.items() if name not in own}}

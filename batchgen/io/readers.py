@@ -9,7 +9,7 @@ from typing import IO, Any
 import orjson
 
 from batchgen.config import InputConfig
-from batchgen.io.columns import RowShaper, request_columns
+from batchgen.io.columns import RowShaper, request_columns, with_defaults
 from batchgen.io.json_text import TooDeepError, load_json
 from batchgen.io.source import first_bytes_of_stream, is_stream, open_binary
 from batchgen.io.table_rows import count_table_rows, table_rows
@@ -31,9 +31,8 @@ def open_rows(config: InputConfig) -> Iterator[RawRow]:
     Raises `UsageError` where the input itself can't be read, or no row of it can be a request.
     """
     shaper = RowShaper(config)
-    if is_table(config):
-        return table_rows(config, shaper)
-    return _json_rows(config, shaper)
+    rows = table_rows(config, shaper) if is_table(config) else _json_rows(config, shaper)
+    return rows if config.sampling is None else with_defaults(rows, config.sampling)
 
 
 def count_rows(config: InputConfig) -> int | None:

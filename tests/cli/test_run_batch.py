@@ -48,7 +48,7 @@ def test_every_flag_arrives(job: StubJob, invoke: Invoke) -> None:
         --messages-column mc --prompt-column pc
         --prompt-template pt --system-prompt sp --id-column ic --lenient --ignore-request-model --window 9
         --error-file e.jsonl --compat vllm --order completion --response-as string --overwrite --resume-anyway
-        --no-retry-failed --rows-per-shard 5
+        --no-retry-failed --rows-per-shard 5 --sampling {"n":2}
         --seconds-per-shard 0.5 --max-failed 2.5% --strict --stall-timeout 1.5 --log-requests
         --skip-exit-code 99"""
     assert invoke(*command.split()).exit_code == 0
@@ -79,6 +79,7 @@ def test_every_flag_arrives(job: StubJob, invoke: Invoke) -> None:
             prompt_template="pt",
             system_prompt="sp",
             id_column="ic",
+            sampling={"n": 2},
             lenient=True,
             ignore_request_model=True,
             window=9,
@@ -125,9 +126,17 @@ def test_command_line_over_environment_over_file(job: StubJob, invoke: Invoke, t
 
 def test_the_config_file_can_come_from_the_environment(job: StubJob, invoke: Invoke, tmp_path: Path) -> None:
     file = tmp_path / "run.yaml"
-    file.write_text("seed: 5\n")
+    file.write_text("seed: 5\nsampling: {top_p: 0.5}\n")
     assert invoke("run-batch", "x.jsonl", env={"BATCHGEN_CONFIG": str(file)}).exit_code == 0
     assert job.config.engine.seed == 5
+    assert job.config.input.sampling == {"top_p": 0.5}
+
+
+@pytest.mark.parametrize("text", ["[1]", "temperature=0", ""])
+def test_sampling_is_a_json_object(invoke: Invoke, text: str) -> None:
+    result = invoke("run-batch", "x.jsonl", "--sampling", text)
+    assert result.exit_code == 2
+    assert "JSON" in result.stderr
 
 
 @pytest.mark.parametrize(

@@ -207,3 +207,22 @@ def test_text_that_is_not_utf8_is_a_fault_of_its_row(tmp_path: Path) -> None:
     prompts = pa.array([b"a", b"\xff", b"c"]).view(pa.string())
     config = parquet(tmp_path, pa.table({"p": prompts}), prompt_column="p")
     assert [row.fault.code if row.fault else None for row in read(config)] == [None, Code.INVALID_VALUE, None]
+
+
+def test_sampling_is_for_those_that_say_nothing_themselves(tmp_path: Path) -> None:
+    sampling = {"max_tokens": 8, "temperature": 0, "stop": "x"}
+    sent = [
+        {"prompt": "a"},
+        {"prompt": "b", "temperature": 1},
+        {"prompt": "c", "max_completion_tokens": 3, "stop": None},
+    ]
+    lines = [{"custom_id": str(i), "method": "POST", "url": PLAIN, "body": body} for i, body in enumerate(sent)]
+    params = {"custom_id": "p", "params": {"messages": HI, "max_tokens": 5}}
+    *read_lines, message = read(jsonl(tmp_path, *lines, params, sampling=sampling))
+    first, second, third = (row.data["body"] for row in read_lines if row.data is not None)
+    assert first == {"prompt": "a", **sampling}
+    assert second == {"prompt": "b", **sampling, "temperature": 1}
+    assert third == {"prompt": "c", "max_completion_tokens": 3, "temperature": 0, "stop": "x"}
+    assert message.data == {"custom_id": "p", "params": {"messages": HI, **sampling, "max_tokens": 5}}
+    table = parquet(tmp_path, {"text": ["a"]}, prompt_column="text", sampling=sampling)
+    assert bodies(table) == [{"prompt": "a", **sampling}]
