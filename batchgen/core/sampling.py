@@ -47,6 +47,8 @@ class SamplingParams:
     """How many of the most probable tokens are reported beside each generated one; None: no log-probabilities."""
     prompt_logprobs: int | None = None
     """The same for each token of the prompt but the first."""
+    prompt_logprobs_start: int = 0
+    """Tokens of the prompt that those begin after: of what stands before nothing is read, so the cache may have it."""
 
     def __post_init__(self) -> None:
         if not 0 <= self.min_tokens <= self.max_tokens:

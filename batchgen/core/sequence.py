@@ -114,13 +114,17 @@ class Sequence:
     logprobs: list[TokenLogprobs] = field(default_factory=list)
     """Of each output token, where `params.logprobs` asks for them."""
     prompt_logprobs: list[TokenLogprobs] = field(default_factory=list)
-    """Of each prompt token but the first, where `params.prompt_logprobs` asks for them."""
+    """Of each prompt token but the first, and but those before `params.prompt_logprobs_start`, where
+    `params.prompt_logprobs` asks for them."""
     pooled: array[float] | None = None
     """Sum of hidden states, doubles, where an embedding is wanted: so far, or of a finished sequence."""
 
     def __post_init__(self) -> None:
         if not self.prompt:
             raise ValueError(f"sequence {self.seq_id}: the prompt is empty")
+        if self.params.prompt_logprobs is not None:
+            # A token's log-probability is read one position before it.
+            self.reached = min(max(0, self.params.prompt_logprobs_start - 1), len(self.prompt) - 1)
 
     @property
     def length(self) -> int:

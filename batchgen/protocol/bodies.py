@@ -95,11 +95,14 @@ class SamplingBody(ConstraintBody):
     logit_bias: Bias = Field(default_factory=dict)
     min_tokens: Annotated[int, Field(ge=0)] = 0
     prompt_logprobs: Top | None = None
+    prompt_logprobs_start: Annotated[int, Field(ge=0)] = 0
 
     @model_validator(mode="after")
     def _limits_agree(self) -> Self:
         if self.limit is not None and self.min_tokens > self.limit:
             raise inconsistent("min_tokens", f"must be at most the limit of tokens, {self.limit}")
+        if self.prompt_logprobs_start and self.prompt_logprobs is None:
+            raise inconsistent("prompt_logprobs_start", "needs prompt_logprobs, whose beginning it is")
         return self
 
     def _demand_output(self) -> None:
@@ -191,6 +194,8 @@ class CompletionBody(SamplingBody):
     def _samples_and_output(self) -> Self:
         if not self.echo:
             self._demand_output()
+        if self.prompt_logprobs_start and self.echo and self.logprobs is not None:
+            raise inconsistent("prompt_logprobs_start", "excludes logprobs with echo, which are of the whole prompt")
         if self.best_of is not None and self.best_of < self.n:
             raise inconsistent("best_of", f"must be at least n, {self.n}")
         return self

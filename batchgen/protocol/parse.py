@@ -279,6 +279,7 @@ def _sampling(body: ChatBody | CompletionBody) -> SamplingRequest:
         min_tokens=body.min_tokens,
         logprobs=body.wanted_logprobs,
         prompt_logprobs=body.prompt_logprobs,
+        prompt_logprobs_start=body.prompt_logprobs_start,
     )
 
 

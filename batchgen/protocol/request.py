@@ -118,6 +118,8 @@ class SamplingRequest:
     """How many of the most probable tokens to show beside each generated one; None: no log-probabilities."""
     prompt_logprobs: int | None = None
     """The same for the tokens of the prompt."""
+    prompt_logprobs_start: int = 0
+    """Tokens of the prompt for which they are not wanted, at its beginning."""
 
 
 @dataclass(frozen=True, slots=True)

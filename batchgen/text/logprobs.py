@@ -20,9 +20,10 @@ def score_tokens(tokenizer: Tokenizer, entries: Iterable[TokenLogprobs], top: in
 def score_prompt(
     tokenizer: Tokenizer, prompt: SequenceOf[int], entries: Iterable[TokenLogprobs], top: int
 ) -> list[ScoredToken]:
-    """The tokens of a prompt; nothing comes before the first one."""
-    first = ScoredToken(prompt[0], tokenizer.token_bytes(prompt[0]), None)
-    return [first, *score_tokens(tokenizer, entries, top)]
+    """The tokens of a prompt, of which the last ones have entries: nothing comes before the first one."""
+    scored = score_tokens(tokenizer, entries, top)
+    before = prompt[: len(prompt) - len(scored)]
+    return [*(ScoredToken(token, tokenizer.token_bytes(token), None) for token in before), *scored]
 
 
 def _scored(tokenizer: Tokenizer, entry: TokenLogprobs, top: int) -> ScoredToken:

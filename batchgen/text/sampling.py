@@ -95,6 +95,7 @@ class SamplingDefaults:
             repetition_penalty=values["repetition_penalty"],
             logit_bias=sent.logit_bias,
             logprobs=chosen,
+            prompt_logprobs_start=sent.prompt_logprobs_start,
         )
 
     def _values(self, sent: SamplingRequest) -> dict[str, Any]:

@@ -92,6 +92,7 @@ def sequences(draw: st.DrawFn) -> list[Sequence]:
             seed=draw(st.integers(0, 1)),
             stop_token_ids=frozenset({END}),
             prompt_logprobs=2 if kind == "score" else None,
+            prompt_logprobs_start=draw(st.integers(0, len(prompt) + 1)) if kind == "score" else 0,
             logprobs=draw(st.sampled_from([None, 1])),
             repetition_penalty=draw(st.sampled_from([1.0, 1.5])),
             frequency_penalty=draw(st.sampled_from([0.0, 0.5])),
@@ -141,7 +142,8 @@ def test_what_is_read_does_not_depend_on_scheduling(
             histories.append(history_after(histories[-1], token))
         split = len(s.prompt)
         scores = [fake_logprobs(histories[p], tokens[p]) for p in range(1, len(tokens))]
-        assert s.prompt_logprobs == (scores[: split - 1] if s.params.prompt_logprobs is not None else [])
+        first = max(0, s.params.prompt_logprobs_start - 1)
+        assert s.prompt_logprobs == (scores[first : split - 1] if s.params.prompt_logprobs is not None else [])
         assert s.logprobs == (scores[split - 1 :] if s.params.logprobs is not None else [])
         if s.pooling is None:
             assert s.pooled is None

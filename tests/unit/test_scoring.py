@@ -28,6 +28,8 @@ LINES = [
     line("score", prompt=PROMPT, max_tokens=0, echo=True, logprobs=3),
     line("again", prompt=PROMPT, max_tokens=0, echo=True, logprobs=3),
     line("echo", prompt="the sea 🙂", max_tokens=2, echo=True, logprobs=0, temperature=0),
+    line("late", prompt=PROMPT, max_tokens=0, echo=True, prompt_logprobs=1, prompt_logprobs_start=17),
+    line("whole", prompt=PROMPT, max_tokens=0, echo=True, prompt_logprobs=1),
     line("silent", prompt="the sea", max_tokens=0, echo=True),
     line("both", prompt=[PROMPT, PROMPT[:3]], max_tokens=4, n=2, seed=5, prompt_logprobs=2, logprobs=1),
     line("best", prompt=PROMPT, max_tokens=5, n=2, best_of=6, seed=5, logprobs=2, ignore_eos=True),
@@ -121,6 +123,15 @@ def test_a_scored_prompt_has_transformers_logprobs(bodies: Mapping[str, Any], or
             assert best[:3] == pytest.approx(row.topk(3).values.tolist(), abs=1e-4)
             assert shown["top_logprobs"][place][shown["tokens"][place]] == shown["token_logprobs"][place]
     assert bodies["score"]["choices"] == bodies["again"]["choices"]
+
+
+def test_what_stands_before_the_start_is_not_scored(bodies: Mapping[str, Any]) -> None:
+    late, whole = (bodies[name]["choices"][0]["prompt_logprobs"] for name in ("late", "whole"))
+    assert late == [None] * 17 + whole[17:]
+    assert all(whole[1:])
+    # The others begin with the same tokens, whose blocks serve this one although nobody has scored them.
+    assert bodies["late"]["usage"]["prompt_tokens_details"]["cached_tokens"] == 16
+    assert bodies["whole"]["usage"]["prompt_tokens_details"]["cached_tokens"] == 0
 
 
 def test_an_echo_is_prompt_and_answer(bodies: Mapping[str, Any]) -> None:
