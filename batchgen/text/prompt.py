@@ -14,7 +14,7 @@ from batchgen.text.messages import fit_messages
 from batchgen.text.template import ChatTemplate
 from batchgen.text.tokenizer import Tokenizer
 
-__all__ = ["Prompter"]
+__all__ = ["Prompter", "render_chat"]
 
 _END = "BATCHGENCONTINUESHERE"
 """Marks where a message ends until its template is rendered."""
@@ -85,8 +85,7 @@ class Prompter:
         if (unused := _unused(prompt, self.template)) is not None:
             return unused
         try:
-            messages = fit_messages(prompt.messages, self.template)
-            return messages if isinstance(messages, RowFault) else _rendered(prompt, messages, self.template)
+            return render_chat(prompt, self.template)
         except Exception as error:  # noqa: BLE001 - a template is foreign code: whatever it raises is this row's fault
             said = str(error) or type(error).__name__
             return RowFault(Code.INVALID_CHAT_TEMPLATE_INPUT, f"the chat template refused the messages: {said}", path)
@@ -133,9 +132,14 @@ def _unused(prompt: ChatPrompt, template: ChatTemplate) -> RowFault | None:
     return None
 
 
-def _rendered(prompt: ChatPrompt, messages: list[dict[str, Any]], template: ChatTemplate) -> str:
-    """The text of a chat. Raises what the template raises, and `ValueError` where it drops the end of a message that
-    is to be continued."""
+def render_chat(prompt: ChatPrompt, template: ChatTemplate) -> str | RowFault:
+    """The text of a chat, or what is wrong with its messages.
+
+    Raises what the template raises, and `ValueError` where it drops the end of a message that is to be continued.
+    """
+    messages = fit_messages(prompt.messages, template)
+    if isinstance(messages, RowFault):
+        return messages
     if prompt.continue_final_message:
         _mark_end(messages[-1])
     rendered = template.render(
