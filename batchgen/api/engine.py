@@ -18,10 +18,12 @@ from batchgen.config import (
     Dtype,
     EngineConfig,
     InputConfig,
+    JobConfig,
     Kernels,
     KVCacheDtype,
     LoadFormat,
     ModelConfig,
+    OutputConfig,
     Quantization,
 )
 from batchgen.errors import UsageError
@@ -155,6 +157,23 @@ class Engine:
         rows = with_defaults(rows_of_table(whole, source), sampling or {})
         with closing(self._loaded().run(rows, "input", whole.num_rows, _silent)) as results:
             return table_with_results(whole, results, response_as)
+
+    def fingerprint(self) -> str:
+        """32 hex digits that change with all that answers depend on beside the inputs: the model's files, what they say
+        of sampling, the precision asked for, the seed. Finds the model, loads nothing.
+
+        Raises `UsageError` where the model can't be found.
+        """
+        import xxhash
+
+        from batchgen.io.digest import plain_bytes
+        from batchgen.job.finding import find_checkpoint
+        from batchgen.job.fingerprint import settings_of
+
+        output = OutputConfig(output_file="-")
+        job = JobConfig(model=self._model, engine=self._engine, input=self._source, output=output)
+        checkpoint = find_checkpoint(self._model, self._home or default_home())
+        return xxhash.xxh3_128_hexdigest(plain_bytes(settings_of(job, checkpoint)))
 
     def load(self) -> None:
         """Load the model now, if it is not."""
