@@ -153,6 +153,7 @@ def _after(progress: Progress, sequence: Sequence, elapsed_s: float) -> Progress
         progress,
         rows_done=progress.rows_done + 1,
         prompt_tokens=progress.prompt_tokens + len(sequence.prompt),
+        computed_tokens=progress.computed_tokens + len(sequence.prompt) - sequence.cached + len(sequence.output) - 1,
         cached_tokens=progress.cached_tokens + sequence.cached,
         output_tokens=progress.output_tokens + len(sequence.output),
         preemptions=progress.preemptions + sequence.preemptions,

@@ -1,9 +1,10 @@
-"""The display on a terminal: three lines that fit 80 columns."""
+"""The display on a terminal: three lines at 80 columns, more where it is narrower."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from collections.abc import Sequence as SequenceOf
 
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
@@ -14,12 +15,15 @@ from rich.text import Text
 
 from batchgen.progress import Progress
 from batchgen.ui import words
-from batchgen.ui.rates import Rates, RateWindow
+from batchgen.ui.rates import Rates, RateWindow, mean_rates
 
 __all__ = ["LiveReporter"]
 
 _WINDOW_S = 10.0
 _SAMPLE_EVERY_S = 0.5
+_WIDEST = 100
+"""Columns that are used, however many there are: a bar across two screens is no help."""
+_BETWEEN = " | "
 
 
 class LiveReporter:
@@ -36,7 +40,7 @@ class LiveReporter:
         self._live.start()
 
     def stage(self, text: str) -> None:
-        """Show the stage beside a spinner, and above the bar once there is progress."""
+        """Show the stage beside a spinner, until there is progress."""
         self._stage, self._stage_began = text, time.monotonic()
 
     def update(self, progress: Progress) -> None:
@@ -56,29 +60,51 @@ class LiveReporter:
         if progress is None:
             self._spinner.update(text=f"{self._stage} {words.duration(time.monotonic() - self._stage_began)}")
             return self._spinner
-        return Group(_bar_line(progress, rates), *_text_lines(self._stage, progress, rates))
+        width = min(self._live.console.width, _WIDEST)
+        if progress.rows_done == progress.rows_total:
+            rates = mean_rates(progress)
+        return Group(_bar_line(progress, rates, width), *_flow(_parts(progress, rates), width))
 
 
-def _bar_line(progress: Progress, rates: Rates) -> RenderableType:
-    finished = progress.rows_done == progress.rows_total
-    if finished or rates.remaining_s is None:
+def _bar_line(progress: Progress, rates: Rates, width: int) -> RenderableType:
+    if rates.remaining_s is None:
         clock = f"after {words.duration(progress.elapsed_s)}"
     else:
         clock = f"left {words.duration(rates.remaining_s)}"
     line = Table.grid(padding=(0, 1), expand=True)
+    line.width = width
     line.add_column(ratio=1)
     line.add_column(no_wrap=True)
-    line.add_column(no_wrap=True, justify="right", min_width=12)
+    # The bar keeps its end while the clock runs, where there is room for that.
+    line.add_column(no_wrap=True, justify="right", min_width=12 if width > 60 else None)
     total = progress.rows_total
     bar = ProgressBar(total=total, completed=progress.rows_done, pulse=total is None)
     line.add_row(bar, Text(words.rows(progress), style="bold"), Text(clock, style="cyan"))
     return line
 
 
-def _text_lines(stage: str, progress: Progress, rates: Rates) -> Iterator[Text]:
-    yield _line(words.speed(rates), *words.load(progress), *words.some(progress.rows_failed, "failed"))
-    yield _line(stage, words.totals(progress), *words.some(progress.preemptions, "preempted"))
+def _parts(progress: Progress, rates: Rates) -> list[str]:
+    return [
+        words.speed(rates),
+        *words.load(progress),
+        *words.some(progress.rows_failed, "failed"),
+        *words.some(progress.rows_resumed, "resumed"),
+        words.totals(progress),
+        *words.some(progress.preemptions, "preempted"),
+    ]
 
 
-def _line(*parts: str) -> Text:
-    return Text(" | ".join(parts), no_wrap=True, overflow="ellipsis")
+def _flow(parts: SequenceOf[str], width: int) -> Iterator[Text]:
+    """Parts side by side, in as many lines as they need."""
+    line = ""
+    for part in parts:
+        if line and len(line) + len(_BETWEEN) + len(part) > width:
+            yield _line(line)
+            line = part
+        else:
+            line = f"{line}{_BETWEEN}{part}" if line else part
+    yield _line(line)
+
+
+def _line(text: str) -> Text:
+    return Text(text, no_wrap=True, overflow="ellipsis")

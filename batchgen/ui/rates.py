@@ -7,15 +7,15 @@ from dataclasses import dataclass
 
 from batchgen.progress import Progress
 
-__all__ = ["RateWindow", "Rates"]
+__all__ = ["RateWindow", "Rates", "mean_rates"]
 
 
 @dataclass(frozen=True, slots=True)
 class Rates:
     """None where too little is known."""
 
-    prompt: float | None = None
-    """Prompt tokens a second."""
+    computed: float | None = None
+    """Tokens that went through the model, prompts included, a second."""
     output: float | None = None
     """Output tokens a second."""
     remaining_s: float | None = None
@@ -47,14 +47,22 @@ class RateWindow:
         if seconds <= 0:
             return Rates()
         return Rates(
-            prompt=(new.prompt_tokens - old.prompt_tokens) / seconds,
+            computed=(new.computed_tokens - old.computed_tokens) / seconds,
             output=(new.output_tokens - old.output_tokens) / seconds,
             remaining_s=self._remaining(self._first, new),
         )
 
     @staticmethod
     def _remaining(first: Progress, new: Progress) -> float | None:
-        done = new.rows_done - first.rows_done
-        if new.rows_total is None or done <= 0:
+        # Rows that fail do so at once, as a rule: what is left takes as long as those that were answered.
+        answered = (new.rows_done - new.rows_failed) - (first.rows_done - first.rows_failed)
+        if new.rows_total is None or answered <= 0:
             return None
-        return (new.rows_total - new.rows_done) * (new.elapsed_s - first.elapsed_s) / done
+        return (new.rows_total - new.rows_done) * (new.elapsed_s - first.elapsed_s) / answered
+
+
+def mean_rates(progress: Progress) -> Rates:
+    """Speeds from the beginning on, of a run that is over."""
+    if progress.elapsed_s <= 0:
+        return Rates()
+    return Rates(progress.computed_tokens / progress.elapsed_s, progress.output_tokens / progress.elapsed_s)

@@ -33,9 +33,9 @@ def rows(progress: Progress) -> str:
 
 
 def speed(rates: Rates) -> str:
-    """Tokens a second, in and out."""
-    prompt, output = ("-" if rate is None else short(rate) for rate in (rates.prompt, rates.output))
-    return f"tok/s in {prompt} out {output}"
+    """Tokens a second: computed, and generated."""
+    computed, output = ("-" if rate is None else short(rate) for rate in (rates.computed, rates.output))
+    return f"tok/s computed {computed} out {output}"
 
 
 def load(progress: Progress) -> list[str]:
@@ -46,7 +46,7 @@ def load(progress: Progress) -> list[str]:
 
 
 def totals(progress: Progress) -> str:
-    """Tokens so far."""
+    """Tokens of rows that are answered, and of all outputs so far."""
     cached = f" ({progress.cached_tokens / progress.prompt_tokens:.0%} cached)" if progress.cached_tokens else ""
     return f"tokens in {short(progress.prompt_tokens)}{cached} out {short(progress.output_tokens)}"
 

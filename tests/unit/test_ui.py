@@ -44,8 +44,8 @@ def test_rates_are_those_of_the_last_seconds() -> None:
     assert window.rates() == Rates()
     for second in range(1, 41):  # 100 tokens a second for 30 s, then 10
         tokens = 100 * min(second, 30) + 10 * max(0, second - 30)
-        window.push(at(second, prompt_tokens=2 * tokens, output_tokens=tokens, rows_done=second))
-    assert window.rates() == Rates(prompt=20.0, output=10.0, remaining_s=60.0)
+        window.push(at(second, computed_tokens=2 * tokens, output_tokens=tokens, rows_done=second))
+    assert window.rates() == Rates(computed=20.0, output=10.0, remaining_s=60.0)
 
 
 def test_resumed_rows_do_not_count_as_speed() -> None:
@@ -91,28 +91,66 @@ def shown(progress: Progress, width: int) -> list[str]:
     screen = Console(file=io.StringIO(), width=width, force_terminal=False, highlight=False)
     reporter = ui.LiveReporter(screen)
     reporter.stage("generating")
-    reporter.update(replace(progress, elapsed_s=0.0, rows_done=0))
+    reporter.update(replace(progress, elapsed_s=0.0, rows_done=0, rows_failed=0, computed_tokens=0, output_tokens=0))
     reporter.update(progress)
     reporter.close()
     reporter.close()
     assert isinstance(screen.file, io.StringIO)
-    return screen.file.getvalue().rstrip("\n").split("\n")
+    return [line.rstrip() for line in screen.file.getvalue().rstrip("\n").split("\n")]
 
 
-def test_the_busiest_state_fits_80_columns() -> None:
-    lines = shown(BUSY, 80)
-    assert len(lines) == 3
-    assert all(len(line) <= 80 for line in lines)
-    assert "…" not in "".join(lines)
-    text = "\n".join(lines)
-    for part in ("123456/1000000 rows (12%)", "left 71:00:02", "running 1024 waiting 16384", "KV 100%"):
-        assert part in text
-    for part in ("generating", "tokens in 123M (81% cached) out 98.8M", "1234 failed", "4321 preempted"):
-        assert part in text
+def test_the_busiest_state_at_80_columns() -> None:
+    bar, *lines = shown(BUSY, 80)
+    assert bar == "━━━━╸" + " " * 36 + "123456/1000000 rows (12%) left 71:43:03"
+    assert lines == [
+        "tok/s computed 2778 out 2743 | running 1024 waiting 16384 | KV 100%",
+        "1234 failed | tokens in 123M (81% cached) out 98.8M | 4321 preempted",
+    ]
 
 
-def test_a_narrow_terminal_cuts_lines_and_never_wraps() -> None:
-    assert [len(line) <= 40 for line in shown(BUSY, 40)] == [True] * 3
+def test_a_usual_state_at_80_columns() -> None:
+    usual = replace(BUSY, rows_total=332, rows_done=117, rows_failed=0, running=128, waiting=87, kv_used=0.043)
+    usual = replace(usual, elapsed_s=30.0, computed_tokens=18_000, output_tokens=12_000, preemptions=0)
+    usual = replace(usual, prompt_tokens=9_000, cached_tokens=1_800, rows_resumed=7)
+    assert shown(usual, 80) == [
+        "━━━━━━━━━━━━━━━━╸" + " " * 32 + "117/332 rows (35%)    left 0:55",
+        "tok/s computed 600 out 400 | running 128 waiting 87 | KV 4% | 7 resumed",
+        "tokens in 9000 (20% cached) out 12.0k",
+    ]
+
+
+def test_at_40_columns_there_are_more_lines() -> None:
+    assert shown(BUSY, 40) == [
+        " 123456/1000000 rows (12%) left 71:43:03",
+        "tok/s computed 2778 out 2743",
+        "running 1024 waiting 16384 | KV 100%",
+        "1234 failed",
+        "tokens in 123M (81% cached) out 98.8M",
+        "4321 preempted",
+    ]
+
+
+def test_at_200_columns_it_is_as_at_100() -> None:
+    assert shown(BUSY, 200) == shown(BUSY, 100)
+    assert len(shown(BUSY, 200)) == 3
+
+
+@pytest.mark.parametrize("width", [20, 33, 40, 60, 80, 81, 99, 120, 200])
+def test_no_line_is_too_long_and_nothing_is_cut(width: int) -> None:
+    lines = shown(BUSY, width)
+    assert all(len(line) <= width for line in lines)
+    if width >= 40:
+        text = "\n".join(lines)
+        assert "…" not in text
+        for part in ("123456/1000000 rows (12%)", "left 71:43:03", "tok/s computed 2778 out 2743", "4321 preempted"):
+            assert part in text
+
+
+def test_at_the_end_speeds_are_those_of_the_whole_run() -> None:
+    text = "\n".join(shown(Progress(rows_total=9, rows_done=9, computed_tokens=90, output_tokens=60, elapsed_s=30), 80))
+    assert "9/9 rows (100%)" in text
+    assert "after 0:30" in text
+    assert "tok/s computed 3 out 2" in text
 
 
 def test_an_unknown_total_and_an_idle_engine() -> None:
@@ -121,6 +159,12 @@ def test_an_unknown_total_and_an_idle_engine() -> None:
     assert "after 1:01" in text
     assert "running" not in text
     assert "failed" not in text
+
+
+def test_rows_that_fail_at_once_tell_nothing_of_the_time_that_is_left() -> None:
+    text = "\n".join(shown(Progress(rows_total=60, rows_done=5, rows_failed=5, elapsed_s=10.0), 80))
+    assert "left" not in text
+    assert "5 failed" in text
 
 
 def test_an_empty_input() -> None:
@@ -141,15 +185,15 @@ def test_one_log_line_every_30_seconds_and_one_at_the_end(caplog: pytest.LogCapt
         reporter.stage("generating")
         for second in range(71):
             clock.now = float(second)
-            reporter.update(at(second, rows_done=second, prompt_tokens=20 * second, output_tokens=10 * second))
+            reporter.update(at(second, rows_done=second, computed_tokens=20 * second, output_tokens=10 * second))
             reporter.tick()
         reporter.close()
         reporter.close()
     assert caplog.messages == [
         "generating",
-        "30/100 rows (30%) | tok/s in 20 out 10 | left 1:10",
-        "60/100 rows (60%) | tok/s in 20 out 10 | left 0:40",
-        "70/100 rows (70%) | tok/s in 20 out 10 | left 0:30",
+        "30/100 rows (30%) | tok/s computed 20 out 10 | left 1:10",
+        "60/100 rows (60%) | tok/s computed 20 out 10 | left 0:40",
+        "70/100 rows (70%) | tok/s computed 20 out 10 | left 0:30",
     ]
 
 
@@ -170,7 +214,7 @@ def test_the_heart_beats_while_nothing_moves(caplog: pytest.LogCaptureFixture) -
         "loading model",
         "loading model for 0:30",
         "loading model for 1:00",
-        "3/100 rows (3%) | tok/s in - out -",
+        "3/100 rows (3%) | tok/s computed - out -",
     ]
 
 
