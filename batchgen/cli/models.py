@@ -55,10 +55,11 @@ def pull(
 def list_() -> None:
     """List the embedded models: alias, whether it is here, what it is."""
     from batchgen.checkpoint import store
+    from batchgen.ui.tables import print_wrapped
 
     for alias, model in store.ALIASES.items():
         here = "here" if store.find(alias, home()) else "not here"
-        typer.echo(f"{alias:24} {here:9} {model.description}")
+        print_wrapped(f"{alias:24} {here:9} {model.description}", 35)
 
 
 @app.command("path")

@@ -34,10 +34,10 @@ def status(chosen: Chosen, output: Output) -> None:
     if chosen.make(ShowConfig).json:
         print(json.dumps(found, ensure_ascii=False))
         return
-    from batchgen.ui.tables import status_lines
+    from batchgen.ui.tables import print_wrapped, status_lines
 
     for line in status_lines(found):
-        print(line)
+        print_wrapped(line, 4)
 
 
 @options(ShowConfig)

@@ -40,8 +40,9 @@ class LiveReporter:
         self._live.start()
 
     def stage(self, text: str) -> None:
-        """Show the stage beside a spinner, until there is progress."""
+        """Show the stage beside a spinner, until there is progress in it."""
         self._stage, self._stage_began = text, time.monotonic()
+        self._progress, self._window, self._sample_due = None, RateWindow(_WINDOW_S), 0.0
 
     def update(self, progress: Progress) -> None:
         """Keep the progress for the next redraw."""
@@ -63,7 +64,7 @@ class LiveReporter:
         width = min(self._live.console.width, _WIDEST)
         if progress.rows_done == progress.rows_total:
             rates = mean_rates(progress)
-        return Group(_bar_line(progress, rates, width), *_flow(_parts(progress, rates), width))
+        return Group(_bar_line(progress, rates, width), *_flow([*_parts(progress, rates), self._stage], width))
 
 
 def _bar_line(progress: Progress, rates: Rates, width: int) -> RenderableType:

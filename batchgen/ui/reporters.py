@@ -53,7 +53,9 @@ class LineReporter:
         self._unsaid = False
 
     def stage(self, text: str) -> None:
-        """Log the stage."""
+        """Log the stage, after what was not yet logged of the one before."""
+        self.close()
+        self._progress, self._window = None, RateWindow(_LINE_EVERY_S)
         self._stage, self._stage_began = text, self._clock()
         _log.info("%s", text)
 

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import textwrap
 import time
 from collections.abc import Iterator, Mapping
 from datetime import datetime
 from typing import Any
 
+from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
 from batchgen.progress import Progress
 from batchgen.ui import words
 
-__all__ = ["show_inspection", "status_lines"]
+__all__ = ["print_wrapped", "show_inspection", "status_lines"]
 
 _SPREAD = ("sum", "mean", "min", "p50", "p90", "p99", "max")
 
@@ -34,14 +36,25 @@ def show_inspection(found: Mapping[str, Any]) -> None:
         for reason, count in found["finish_reasons"].items():
             reasons.add_row(reason, str(count))
         console.print(reasons)
-    lengths = _table("Tokens of a row", "", *_SPREAD)
-    for name, spread in found["lengths"].items():
-        if spread is not None:
-            lengths.add_row(name.removesuffix("_tokens"), *(f"{spread[column]:g}" for column in _SPREAD))
-    if lengths.row_count:
+    known = {name.removesuffix("_tokens"): spread for name, spread in found["lengths"].items() if spread is not None}
+    if known:
+        lengths = _table("Tokens of a row", "", *known)
+        for figure in _SPREAD:
+            lengths.add_row(figure, *(f"{spread[figure]:,}" for spread in known.values()))
         console.print(lengths)
     if (timing := found["timing"]) is not None:
         console.print(_timing(timing))
+
+
+def print_wrapped(line: str, indent: int) -> None:
+    """Print a line; on a terminal that it is too long for it goes on below, between words, behind `indent` spaces."""
+    console = Console()
+    if not console.is_terminal:
+        print(line)
+        return
+    below = " " * min(indent, console.width // 3)
+    for piece in textwrap.wrap(line, console.width, subsequent_indent=below, break_on_hyphens=False):
+        print(piece)
 
 
 def status_lines(status: Mapping[str, Any]) -> Iterator[str]:
@@ -65,8 +78,8 @@ def _status_line(status: Mapping[str, Any]) -> str:
 
 
 def _table(title: str, first: str, *others: str) -> Table:
-    table = Table(title=title, title_justify="left")
-    table.add_column(first)
+    table = Table(title=title, title_justify="left", title_style="bold", box=SIMPLE_HEAD, pad_edge=False)
+    table.add_column(first, overflow="fold")
     for name in others:
         table.add_column(name, justify="right")
     return table
@@ -74,11 +87,12 @@ def _table(title: str, first: str, *others: str) -> Table:
 
 def _timing(timing: Mapping[str, Any]) -> Table:
     table = _table("Last run", "", "value")
+    table.show_header = False
     ended = datetime.fromtimestamp(timing["ended"]).isoformat(" ", "seconds")
     table.add_row("generation", words.duration(timing["generation_s"]))
-    table.add_row("prompt tokens/s", f"{timing['prompt_tokens_per_s']:g}")
-    table.add_row("output tokens/s", f"{timing['output_tokens_per_s']:g}")
-    table.add_row("computed tokens", str(timing["computed_tokens"]))
+    table.add_row("prompt tokens/s", f"{timing['prompt_tokens_per_s']:,}")
+    table.add_row("output tokens/s", f"{timing['output_tokens_per_s']:,}")
+    table.add_row("computed tokens", f"{timing['computed_tokens']:,}")
     table.add_row("preemptions", str(timing["preemptions"]))
     table.add_row("ended", ended)
     return table

@@ -17,6 +17,7 @@ from batchgen import ui
 from batchgen.progress import Progress
 from batchgen.ui import words
 from batchgen.ui.rates import Rates, RateWindow
+from batchgen.ui.tables import print_wrapped, show_inspection
 
 BUSY = Progress(
     rows_total=1_000_000,
@@ -105,6 +106,7 @@ def test_the_busiest_state_at_80_columns() -> None:
     assert lines == [
         "tok/s computed 2778 out 2743 | running 1024 waiting 16384 | KV 100%",
         "1234 failed | tokens in 123M (81% cached) out 98.8M | 4321 preempted",
+        "generating",
     ]
 
 
@@ -115,7 +117,7 @@ def test_a_usual_state_at_80_columns() -> None:
     assert shown(usual, 80) == [
         "━━━━━━━━━━━━━━━━╸" + " " * 32 + "117/332 rows (35%)    left 0:55",
         "tok/s computed 600 out 400 | running 128 waiting 87 | KV 4% | 7 resumed",
-        "tokens in 9000 (20% cached) out 12.0k",
+        "tokens in 9000 (20% cached) out 12.0k | generating",
     ]
 
 
@@ -126,7 +128,7 @@ def test_at_40_columns_there_are_more_lines() -> None:
         "running 1024 waiting 16384 | KV 100%",
         "1234 failed",
         "tokens in 123M (81% cached) out 98.8M",
-        "4321 preempted",
+        "4321 preempted | generating",
     ]
 
 
@@ -169,6 +171,61 @@ def test_rows_that_fail_at_once_tell_nothing_of_the_time_that_is_left() -> None:
 
 def test_an_empty_input() -> None:
     assert "0/0 rows" in shown(Progress(rows_total=0), 80)[0]
+
+
+def test_a_new_stage_begins_anew() -> None:
+    """As with `bench throughput`, which runs the same requests several times: time starts at 0 again."""
+    screen = Console(file=io.StringIO(), width=80, force_terminal=False, highlight=False)
+    reporter = ui.LiveReporter(screen)
+    for stage in ("run 1 of 2", "run 2 of 2"):
+        reporter.stage(stage)
+        for second in range(4):
+            reporter.update(at(second, computed_tokens=20 * second, output_tokens=10 * second, rows_done=second))
+    reporter.close()
+    assert isinstance(screen.file, io.StringIO)
+    text = screen.file.getvalue()
+    assert "tok/s computed 20 out 10 | tokens in 0 out 30 | run 2 of 2" in text
+    assert "left 1:37" in text
+
+
+@pytest.mark.parametrize(("width", "lines"), [(80, 1), (40, 3), (20, 5)])
+def test_long_lines_go_on_between_words(
+    width: int, lines: int, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    line = "time         at least 5.8 s for the prompts, 27.3 s with outputs"
+    print_wrapped(line, 13)
+    assert capsys.readouterr().out == f"{line}\n"
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setenv("COLUMNS", str(width))
+    print_wrapped(line, 13)
+    shown_lines = capsys.readouterr().out.splitlines()
+    assert len(shown_lines) == lines
+    assert all(len(one) <= width for one in shown_lines)
+    assert " ".join(shown_lines).split() == line.split()
+
+
+@pytest.mark.parametrize("width", [40, 80, 200])
+def test_the_tables_of_an_inspection(
+    width: int, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", str(width))
+    spread = {"sum": 123_456_789, "mean": 1234.5, "min": 1, "p50": 1000, "p90": 2000, "p99": 4000, "max": 131_072}
+    show_inspection(
+        {
+            "output": "out",
+            "rows": {"total": 100_000, "completed": 99_999, "failed": 1},
+            "failures": [{"code": "context_length_exceeded", "rows": 1, "first_line": 99_000}],
+            "finish_reasons": {"stop": 99_999},
+            "lengths": {"prompt_tokens": spread, "completion_tokens": spread, "cached_tokens": None},
+            "timing": None,
+        }
+    )
+    head, *lines = (line.rstrip() for line in capsys.readouterr().out.splitlines())
+    assert head == "out: 100000 rows, 99999 completed, 1 failed"
+    assert all(len(line) <= width and "…" not in line for line in lines)
+    assert " sum    123,456,789   123,456,789" in lines
+    if width >= 80:
+        assert " context_length_exceeded      1        99000" in lines
 
 
 class Clock:
