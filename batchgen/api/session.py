@@ -147,7 +147,7 @@ class _Ready:
         self._ready: list[ResultRow] = []
 
     def emit(self, number: int, _digest: str, row: ResultRow) -> None:
-        """`job.tracking.Emit`."""
+        """`job.passing.Emit`."""
         self._ready += (row,) if self._in_order is None else self._in_order.push(number, row)
 
     def take(self) -> Iterator[ResultRow]:

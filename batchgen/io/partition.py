@@ -8,8 +8,9 @@ is no reason to give them all to one process: those are told apart by a longer b
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import xxhash
 
@@ -17,7 +18,7 @@ from batchgen.io.digest import plain_bytes
 from batchgen.protocol.parse import custom_id_of
 from batchgen.protocol.request import RawRow
 
-__all__ = ["Partition", "plan_partition"]
+__all__ = ["Partition", "body_of", "plan_partition", "prompt_bytes"]
 
 _BEGINNINGS = (512, 2048, 8192, None)
 """Bytes of a request that are its beginning, from coarse to fine; None: all of it."""
@@ -64,15 +65,26 @@ def plan_partition(rows: Iterable[RawRow], num_shards: int) -> Partition:
     return Partition(num_shards, number, digest.hexdigest(), counts)
 
 
+def body_of(row: RawRow) -> Mapping[str, Any] | None:
+    """The part of a row that holds its parameters; None of a row that is no request."""
+    body = (row.data or {}).get("body") or (row.data or {}).get("params")
+    return body if isinstance(body, dict) else None
+
+
+def prompt_bytes(row: RawRow) -> bytes:
+    """What a row puts into the prompt: rows whose prompts begin alike have bytes that do. Of a row that is no request,
+    its line."""
+    body = body_of(row)
+    if body is None:
+        return str(row.line).encode()
+    return plain_bytes([body[name] for name in _PROMPT_FIELDS if body.get(name) is not None])
+
+
 def _name(row: RawRow) -> bytes:
     return (custom_id_of(row) or str(row.line)).encode("utf-8", "surrogatepass")
 
 
 def _hashes(row: RawRow) -> list[int]:
     """A hash of each beginning of a request; of a row that is none, of its line."""
-    body = (row.data or {}).get("body") or (row.data or {}).get("params")
-    if not isinstance(body, dict):
-        text = str(row.line).encode()
-    else:
-        text = plain_bytes([body[name] for name in _PROMPT_FIELDS if body.get(name) is not None])
+    text = prompt_bytes(row)
     return [xxhash.xxh3_64_intdigest(text[:length]) for length in _BEGINNINGS]

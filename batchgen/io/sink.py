@@ -71,6 +71,8 @@ class _StandardOutput:
         self._line = LINES[line_format]
         self._in_order = InputOrder() if config.order == "input" else None
         self._error_file = config.error_file
+        # For the whole run, whatever takes the place of sys.stdout meanwhile.
+        self._stream = sys.stdout.buffer
         self._opened = ExitStack()
         self._errors: IO[bytes] | None = None
         if config.error_file is not None:
@@ -95,7 +97,7 @@ class _StandardOutput:
         self.stop()
 
     def stop(self) -> None:
-        sys.stdout.buffer.flush()
+        self._stream.flush()
         if self._error_file is not None:
             with writing(self._error_file):
                 self._opened.close()
@@ -105,7 +107,7 @@ class _StandardOutput:
         response = None if row.response is None else orjson.dumps(row.response)
         answered = AnsweredRow(self.manifest.run_id, row.line, row.custom_id, row.status_code, response, error)
         line = orjson.dumps(self._line(answered), option=orjson.OPT_APPEND_NEWLINE)
-        sys.stdout.buffer.write(line)
+        self._stream.write(line)
         if error is not None and self._error_file is not None and self._errors is not None:
             with writing(self._error_file):
                 self._errors.write(line)

@@ -2,43 +2,31 @@
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Callable, Generator, Iterable
 from contextlib import closing
 from pathlib import Path
 
-import orjson
-
-from batchgen.checkpoint.types import Checkpoint
-from batchgen.config import EngineConfig, InputConfig, ModelConfig
+from batchgen.config import InputConfig, ModelConfig
 from batchgen.core.sequence import Sequence
 from batchgen.engine import Engine
 from batchgen.errors import UsageError
 from batchgen.job.arrivals import Arrival
 from batchgen.job.finding import names_of_run
-from batchgen.job.loading import LoadedEngine, load_engine
+from batchgen.job.loading import LoadedEngine
+from batchgen.job.passing import Emit, counted, logged, progress_of
 from batchgen.job.summary import Counts, Effort
-from batchgen.job.tracking import Emit, Frontend, Tracker
-from batchgen.job.worker import Worker
+from batchgen.job.tracking import Frontend, Tracker
 from batchgen.progress import Progress
 from batchgen.protocol.parse import Parser
 from batchgen.protocol.response import Responder
-from batchgen.protocol.result import ResultRow
 from batchgen.text.grammar import Grammars
 from batchgen.text.sampling import SamplingDefaults
 from batchgen.text.schema_check import SchemaChecks
 from batchgen.text.tokenizer import end_token_ids
 from batchgen.text.tools import Tools
 
-__all__ = ["Generation", "load", "make_frontend"]
-
-_logger = logging.getLogger(__name__)
-
-
-def load(checkpoint: Checkpoint, config: EngineConfig, worker: Worker) -> LoadedEngine:
-    """Load a model in the worker's thread."""
-    return worker.call(load_engine, checkpoint, config)
+__all__ = ["Generation", "make_frontend"]
 
 
 class Generation:
@@ -62,16 +50,16 @@ class Generation:
         self._loaded = loaded
         self._log_requests = log_requests
         self._counts = counts
-        self._give = emit
         self._rows_total = rows_total
         self._window = window
-        self._tracker = Tracker(frontend, self._emit, window, loaded.runner.capacity.max_num_seqs)
+        emit = counted(emit, counts, log_requests=log_requests)
+        self._tracker = Tracker(frontend, emit, window, loaded.runner.capacity.max_num_seqs)
 
-    def steps(self, rows: Iterable[Arrival]) -> Generator[Progress, None, None]:
+    def steps(self, rows: Iterable[Arrival | None]) -> Generator[Progress, None, None]:
         """Run all rows that are not done, step by step; where the run stands after each."""
         began = time.monotonic()
         if self._log_requests:
-            rows = map(_logged, rows)
+            rows = logged(rows)
         with closing(self._tracker.windows(rows)) as windows:
             for outcomes in self.engine.run(windows, self._window):
                 for outcome in outcomes:
@@ -86,53 +74,21 @@ class Generation:
     def effort(self, home: Path) -> Effort:
         """Where the time went; the machine's rates are those kept in `home`."""
         return Effort(
+            seconds=self.elapsed_s,
             scheduling_s=self.engine.scheduling_s,
             kernels_s=self._loaded.runner.kernel_s,
             bound_s=self._loaded.bound_s(self.engine.stats().work, home),
         )
 
-    def _emit(self, number: int, digest: str, row: ResultRow) -> None:
-        counts = self._counts
-        if row.error is None:
-            counts.completed += 1
-            counts.prompt_tokens += row.prompt_tokens or 0
-            counts.cached_tokens += row.cached_tokens or 0
-            counts.completion_tokens += row.completion_tokens or 0
-        else:
-            counts.failed += 1
-            said = row.error.message if self._log_requests else f"{row.error.code} {row.error.param or ''}"
-            _logger.debug("line %d: %s", row.line, said)
-        self._give(number, digest, row)
-
     def _progress(self) -> Progress:
-        stats, counts = self.engine.stats(), self._counts
-        return Progress(
-            rows_total=self._rows_total(),
-            rows_done=counts.total,
-            rows_failed=counts.failed,
-            rows_resumed=counts.resumed,
-            running=stats.running,
-            waiting=stats.waiting,
-            kv_used=stats.blocks_used / stats.blocks_total,
-            prompt_tokens=counts.prompt_tokens,
-            computed_tokens=stats.computed_tokens,
-            cached_tokens=counts.cached_tokens,
-            output_tokens=stats.generated_tokens,
-            distinct_tokens=stats.work.distinct_tokens,
-            needed_tokens=stats.work.tokens,
-            steps=stats.steps,
-            preemptions=stats.preemptions,
+        return progress_of(
+            self.engine.stats(),
+            self._counts,
+            self._rows_total(),
             elapsed_s=self.elapsed_s,
             kernels_s=self._loaded.runner.kernel_s,
             scheduling_s=self.engine.scheduling_s,
         )
-
-
-def _logged(arrival: Arrival) -> Arrival:
-    if not arrival.done:
-        row = arrival.row
-        _logger.info("line %d: request %s", row.line, orjson.dumps(row.data, default=str).decode())
-    return arrival
 
 
 def make_frontend(loaded: LoadedEngine, model: ModelConfig, source: InputConfig, responder: Responder) -> Frontend:

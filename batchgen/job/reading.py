@@ -48,12 +48,13 @@ class ReadAhead:
 
     def __init__(
         self,
-        rows: Iterable[Arrival],
+        rows: Iterable[Arrival | None],
         accept: Callable[[Arrival], GenRequest | RowFault],
         encode: Callable[[GenRequest], Encoded],
         window: int,
     ) -> None:
-        """Holds a window at most. `accept` judges a row that is not done, in order; `encode` runs in the thread."""
+        """Holds a window at most. `rows`: None stands for a pause. `accept` judges a row that is not done, in order;
+        `encode` runs in the thread."""
         self.ready = 0
         """Size of the rows that are encoded."""
         self._rows = iter(rows)
@@ -64,25 +65,30 @@ class ReadAhead:
         self._encoded: deque[ReadRow] = deque()
         self._encoding: deque[ReadRow] = deque()
         self._held = 0
-        self._exhausted = False
+        self._exhausted = self._paused = False
 
     @property
     def complete(self) -> bool:
-        """Whether all that is left of the input is ready."""
-        return self._exhausted and not self._encoding
+        """Whether all that is left of the input, or all before a pause, is ready."""
+        return (self._exhausted or self._paused) and not self._encoding
 
     @property
     def over(self) -> bool:
         """Whether nothing is left."""
-        return self.complete and not self._encoded
+        return self._exhausted and not self._encoding and not self._encoded
 
     def read(self, queue: int) -> None:
         """Read until so many rows wait for the thread, or a window is held."""
         self._collect()
+        self._paused = False
         while not self._exhausted and self._held < self._window and len(self._encoding) < queue:
-            arrival = next(self._rows, None)
-            if arrival is None:
+            try:
+                arrival = next(self._rows)
+            except StopIteration:
                 self._exhausted = True
+                return
+            if arrival is None:
+                self._paused = True
                 return
             request = None if arrival.done else self._accept(arrival)
             encoded = self._pool.submit(self._encode, request) if isinstance(request, GenRequest) else None

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import closing
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from itertools import chain, islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from batchgen.checkpoint.types import Checkpoint
 from batchgen.config import EngineConfig, InputConfig, JobConfig, ModelConfig
@@ -23,6 +23,7 @@ from batchgen.io.source import is_stream
 from batchgen.io.tables import input_identity
 from batchgen.job.arrivals import Arrival, arrivals
 from batchgen.job.counting import RowCount
+from batchgen.job.crew import Assignment, Crew, OpenCrew
 from batchgen.job.finding import find_checkpoint, model_of_run
 from batchgen.job.fingerprint import new_manifest, refuse_differences, settings_of
 from batchgen.job.intake import AnyModel, FirstNamedModel
@@ -33,10 +34,6 @@ from batchgen.job.validate import Validation
 from batchgen.progress import Reporter
 from batchgen.protocol.anthropic_request import is_message_request
 from batchgen.protocol.lines import LineFormat
-from batchgen.protocol.response import Responder
-
-if TYPE_CHECKING:
-    from batchgen.job.generation import Generation
 
 __all__ = ["run_job"]
 
@@ -44,9 +41,10 @@ _ROWS_ASKED = 1000
 """Rows that are asked for the form of the file; lines that are no JSON say nothing."""
 
 
-def run_job(config: JobConfig, home: Path, reporter: Reporter) -> Summary:
+def run_job(config: JobConfig, home: Path, reporter: Reporter, open_crew: OpenCrew | None = None) -> Summary:
     """Run every request of the input that has no result yet, and write every result.
 
+    `open_crew`: who computes; None: this process.
     Raises a `BatchgenError` for what ends the job; whatever was finished before that, or before an interrupt, is kept
     in the output, and the same call goes on from there.
     """
@@ -61,13 +59,13 @@ def run_job(config: JobConfig, home: Path, reporter: Reporter) -> Summary:
         if earlier is not None and not config.output.resume_anyway:
             refuse_differences(config.output.output_file, earlier.settings, manifest.settings)
         if claim.is_finished(manifest, config.output) and not (config.strict and manifest.counts["failed"]):
-            counts, generation = _counts_of(manifest), None
+            counts, crew = _counts_of(manifest), None
         else:
             if config.strict:
                 _refuse_faulty_input(config.input, config.model)
             counts = Counts()
             try:
-                generation = _run(config, checkpoint, claim, manifest, counts, home, reporter)
+                crew = _run(config, checkpoint, claim, manifest, counts, home, open_crew or _alone, reporter)
             except (MemoryError, RuntimeError) as error:
                 if not _says_memory_is_full(error):
                     raise
@@ -78,9 +76,9 @@ def run_job(config: JobConfig, home: Path, reporter: Reporter) -> Summary:
     engine = manifest.engine or {}
     return Summary(
         counts=counts,
-        stats=None if generation is None else generation.engine.stats(),
-        effort=None if generation is None else generation.effort(home),
-        generation_s=0.0 if generation is None else generation.elapsed_s,
+        stats=None if crew is None else crew.stats(),
+        effort=None if crew is None else crew.effort(),
+        generation_s=0.0 if crew is None else crew.elapsed_s,
         elapsed_s=time.monotonic() - began,
         output=config.output.output_file,
         model=checkpoint.name,
@@ -98,8 +96,9 @@ def _run(
     manifest: Manifest,
     counts: Counts,
     home: Path,
+    open_crew: OpenCrew,
     reporter: Reporter,
-) -> Generation | None:
+) -> Crew | None:
     """Bring the output up to the input; None where that needed no model."""
     claim.prepare()
     share = share_of_input(config)
@@ -114,15 +113,13 @@ def _run(
             columns = {field.name for field in passed}
             rows = _told(arrivals(open_rows(config.input), columns, ledger, share.holds), sink, counts)
             with recorded(reporter, claim.folder, manifest.settings.get("shard")) as recording:
-                generation = _generate(config, checkpoint, sink, counts, rows, share, recording)
-                if generation is not None:
-                    recording.tell(bound_s=generation.effort(home).bound_s)
+                crew = _generate(config, checkpoint, sink, counts, rows, share, home, open_crew, recording)
         except BaseException:
             sink.stop()
             raise
         manifest.input = {**manifest.input, "rows": counts.total}
         sink.finish()
-    return generation
+    return crew
 
 
 def _generate(
@@ -132,49 +129,49 @@ def _generate(
     counts: Counts,
     rows: Iterator[Arrival],
     share: Share,
+    home: Path,
+    open_crew: OpenCrew,
     recording: Recording,
-) -> Generation | None:
+) -> Crew | None:
     """Run the rows that have no result; without any, no model is loaded."""
     first = next((row for row in rows if not row.done), None)
     if first is None:
         return None
-    # Torch and all else that takes seconds to import.
-    from batchgen.job.generation import Generation, load, make_frontend
+    # Threads and signals: what a run that finds its output finished does without.
     from batchgen.job.watchdog import Watchdog
-    from batchgen.job.worker import RunnerInThread, Worker
 
-    rows_total = RowCount(share.count, sink.manifest)
+    manifest = sink.manifest
+    job = Assignment(
+        config=replace(config, engine=_engine_config(config.engine, manifest)),
+        checkpoint=checkpoint,
+        home=home,
+        run_id=manifest.run_id,
+        created=manifest.created,
+        emit=sink.append,
+        counts=counts,
+        rows_total=RowCount(share.count, manifest),
+    )
     recording.stage("loading model")
-    worker, close = Worker(), _nothing
-    try:
-        loaded = load(checkpoint, _engine_config(config.engine, sink.manifest), worker)
-        close = loaded.close
-        _compare_engines(config, sink.manifest, loaded.facts())
-        recording.tell(engine=loaded.describe(), machine=loaded.machine())
+    with open_crew(job) as crew:
+        _compare_engines(config, manifest, crew.facts())
+        recording.tell(**crew.about())
         recording.stage("generating")
-        responder = Responder(sink.manifest.run_id, sink.manifest.created)
-        frontend = make_frontend(loaded, config.model, config.input, responder)
-        engine = loaded.engine(RunnerInThread(loaded.runner, worker))
-        generation = Generation(
-            loaded,
-            engine,
-            frontend,
-            sink.append,
-            counts,
-            rows_total,
-            window=config.input.window,
-            log_requests=config.log_requests,
-        )
-        with closing(frontend.grammars), Watchdog(config.stall_timeout, engine.describe) as watchdog:
+        with Watchdog(config.stall_timeout, crew.describe) as watchdog:
             moved: object = None
-            for progress in generation.steps(chain([first], rows)):
+            for progress in crew.steps(chain([first], rows)):
                 sink.tick()
                 if moved != (moved := (progress.computed_tokens, progress.rows_done)):
                     watchdog.alive()
                 recording.update(progress)
-    finally:
-        worker.end_with(close)
-    return generation
+    recording.tell(bound_s=crew.effort().bound_s)
+    return crew
+
+
+def _alone(job: Assignment) -> AbstractContextManager[Crew]:
+    # Torch and all else that takes seconds to import.
+    from batchgen.job.alone import open_alone
+
+    return open_alone(job)
 
 
 def _told(rows: Iterator[Arrival], sink: Sink, counts: Counts) -> Iterator[Arrival]:
@@ -228,10 +225,6 @@ def _says_memory_is_full(error: Exception) -> bool:
     """Also in the words of torch, which has no exception of its own for it on the CPU."""
     said = str(error)
     return isinstance(error, MemoryError) or "allocate memory" in said or "out of memory" in said
-
-
-def _nothing() -> None:
-    pass
 
 
 def _refuse_faulty_input(config: InputConfig, model: ModelConfig) -> None:

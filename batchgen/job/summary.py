@@ -32,20 +32,28 @@ class Counts:
 class Effort:
     """Where the seconds of generation went."""
 
+    seconds: float
+    """Of all who computed: with several workers more than have passed."""
     scheduling_s: float
     """Deciding who computes what."""
     kernels_s: float
     bound_s: float | None
     """The least that the same tokens take at the machine's rates; None where it was not calibrated."""
 
-    def to_json(self, generation_s: float) -> dict[str, float | None]:
-        """With what is left over: tokenising, detokenising, arrays, writing."""
-        host_s = generation_s - self.scheduling_s - self.kernels_s
+    @property
+    def efficiency(self) -> float | None:
+        """The part of the seconds that could not be done without."""
+        return _ratio(self.bound_s, self.seconds)
+
+    def to_json(self) -> dict[str, float | None]:
+        """With what is left over: tokenising, detokenising, arrays, writing, and waiting for rows."""
+        host_s = self.seconds - self.scheduling_s - self.kernels_s
         return {
             "bound_s": None if self.bound_s is None else round(self.bound_s, 3),
             "kernels_s": round(self.kernels_s, 3),
             "scheduling_s": round(self.scheduling_s, 3),
             "host_s": round(host_s, 3),
+            "worker_s": round(self.seconds, 3),
         }
 
 
@@ -101,8 +109,8 @@ class Summary:
             "steps": 0 if stats is None else stats.steps,
             "preemptions": 0 if stats is None else stats.preemptions,
             "redundancy": None if stats is None else _ratio(stats.computed_tokens, stats.work.tokens),
-            "efficiency": None if effort is None else _ratio(effort.bound_s, self.generation_s),
-            "time": None if effort is None else effort.to_json(self.generation_s),
+            "efficiency": None if effort is None else effort.efficiency,
+            "time": None if effort is None else effort.to_json(),
             "output": self.output,
             "elapsed_s": round(self.elapsed_s, 3),
             "generation_s": round(self.generation_s, 3),

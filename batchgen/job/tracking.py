@@ -14,6 +14,7 @@ from batchgen.core.sequence import Sequence
 from batchgen.job.answers import choice_logprobs, embeddings, mean_logprob, prompt_scores, shown_choices
 from batchgen.job.arrivals import Arrival
 from batchgen.job.intake import AnyModel, Intake, ServedModels
+from batchgen.job.passing import Emit
 from batchgen.job.reading import ReadAhead, ReadRow
 from batchgen.job.twins import Twins, digest_of
 from batchgen.protocol.anthropic_request import as_sent
@@ -21,7 +22,7 @@ from batchgen.protocol.faults import Code, RowFault
 from batchgen.protocol.parse import Parser, custom_id_of
 from batchgen.protocol.request import GenRequest
 from batchgen.protocol.response import Responder
-from batchgen.protocol.result import Choice, Completion, ResultRow
+from batchgen.protocol.result import Choice, Completion
 from batchgen.text.detok import StopWatcher, decode_output, watcher
 from batchgen.text.grammar import Grammars, Guide
 from batchgen.text.prompt import Prompter
@@ -30,12 +31,9 @@ from batchgen.text.schema_check import SchemaChecks
 from batchgen.text.tokenizer import Tokenizer
 from batchgen.text.tools import Tools, tools_of
 
-__all__ = ["Emit", "Frontend", "Tracker"]
+__all__ = ["Frontend", "Tracker"]
 
 _logger = logging.getLogger(__name__)
-
-Emit = Callable[[int, str, ResultRow], None]
-"""Takes a result: the number of the input's row, counted from 0, the digest of its request, the row."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,8 +98,9 @@ class Tracker:
         self._next_number = 0
         self._next_id = 0
 
-    def windows(self, rows: Iterable[Arrival]) -> Generator[list[Sequence], None, None]:
-        """Sequences of the rows that are not done, in growing lots. An empty one means: not now.
+    def windows(self, rows: Iterable[Arrival | None]) -> Generator[list[Sequence], None, None]:
+        """Sequences of the rows that are not done, in growing lots. An empty one means: not now. `None` for a row
+        means: none is there now, but more may come.
 
         To be asked before each step: rows are read on, and a thread encodes their prompts. The first lot is enough for
         two steps, so that work begins soon. Every further one is as large as all that is under way, since all of it is
