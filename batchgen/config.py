@@ -7,7 +7,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-__all__ = ["EngineConfig", "InputConfig", "JobConfig", "MergeConfig", "ModelConfig", "OutputConfig"]
+__all__ = [
+    "DistributedConfig",
+    "EngineConfig",
+    "InputConfig",
+    "JobConfig",
+    "MergeConfig",
+    "ModelConfig",
+    "OutputConfig",
+]
 
 Dtype = Literal["auto", "float32", "float", "bfloat16", "float16", "half"]
 Device = Literal["auto", "cpu", "cuda"]
@@ -132,6 +140,17 @@ class JobConfig:
     """Which of them this is, in [0, num_shards)."""
     skip_exit_code: int | None = None
     """The exit code where there was nothing to do; None: 0."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DistributedConfig:
+    """Who computes the rows of a `run-batch`. Answers don't depend on it."""
+
+    distributed: Literal["none", "ray"] = "none"
+    ray_address: str | None = None
+    """Of the cluster; None: the one that Ray finds, else one that is started on this machine."""
+    num_workers: int | None = None
+    """Processes with a model; None: one for each GPU, or for each node of a cluster without."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,7 +15,16 @@ from batchgen.bench.quality import QualityConfig
 from batchgen.bench.sweep import RunsConfig
 from batchgen.cli.completion import complete_alias
 from batchgen.cli.environment import array_size
-from batchgen.config import EngineConfig, InputConfig, JobConfig, Kernels, MergeConfig, ModelConfig, OutputConfig
+from batchgen.config import (
+    DistributedConfig,
+    EngineConfig,
+    InputConfig,
+    JobConfig,
+    Kernels,
+    MergeConfig,
+    ModelConfig,
+    OutputConfig,
+)
 
 __all__ = ["FLAGS", "CalibrateConfig", "Flag", "PageConfig", "PushConfig", "ReportConfig", "ShowConfig", "StreamConfig"]
 
@@ -246,6 +255,16 @@ _JOB: Mapping[str, Flag] = {
     ),
 }
 
+_DISTRIBUTED: Mapping[str, Flag] = {
+    "distributed": Flag(help="ray: compute on a Ray cluster; files and results are the same as alone."),
+    "ray_address": Flag(
+        help="The cluster, such as auto or ray://HOST:10001. Default: the one that Ray finds, else one on this machine."
+    ),
+    "num_workers": Flag(
+        help="Workers, each with a model. Default: one for each GPU, or each node of a cluster without.", minimum=1
+    ),
+}
+
 _MERGE: Mapping[str, Flag] = {
     "merged_file": Flag(
         help="A folder, or one .jsonl, .parquet or .arrow file. Default: the output that the shards are named after.",
@@ -342,6 +361,7 @@ FLAGS: Mapping[type, Mapping[str, Flag]] = MappingProxyType(
         InputConfig: _INPUT,
         OutputConfig: _OUTPUT,
         JobConfig: _JOB,
+        DistributedConfig: _DISTRIBUTED,
         MergeConfig: _MERGE,
         DatasetConfig: _DATASET,
         RunsConfig: _RUNS,

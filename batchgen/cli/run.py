@@ -15,11 +15,12 @@ from batchgen.cli.options import Chosen, file_to_write, given, options
 from batchgen.cli.push import checked_target, push_after
 from batchgen.cli.record import JobRecord
 from batchgen.cli.streams import READER_GONE, abandon_stdout, open_streams
-from batchgen.config import EngineConfig, InputConfig, JobConfig, ModelConfig, OutputConfig
+from batchgen.config import DistributedConfig, EngineConfig, InputConfig, JobConfig, ModelConfig, OutputConfig
 from batchgen.errors import BatchgenError, UsageError
 from batchgen.io.shards import shard_folder
 
 if TYPE_CHECKING:
+    from batchgen.job.crew import OpenCrew
     from batchgen.ui.metrics import MetricsFile
 
 __all__ = ["default_output", "run_batch"]
@@ -27,7 +28,7 @@ __all__ = ["default_output", "run_batch"]
 _PACKED = frozenset({".gz", ".zst"})
 
 
-@options(InputConfig, OutputConfig, ModelConfig, EngineConfig, JobConfig, PushConfig, StreamConfig)
+@options(InputConfig, OutputConfig, ModelConfig, EngineConfig, JobConfig, DistributedConfig, PushConfig, StreamConfig)
 def run_batch(
     chosen: Chosen,
     context: typer.Context,
@@ -54,6 +55,7 @@ def run_batch(
         output=chosen.make(OutputConfig, output_file=output),
         shard_index=shard_index,
     )
+    crew = _crew(chosen.make(DistributedConfig))
     record = JobRecord(output, summary_file, _metrics(metrics_file, output))
     with record.kept(), open_streams(chosen.make(StreamConfig), *record.reporters) as reporter:
         if trust_remote_code:
@@ -63,7 +65,7 @@ def run_batch(
 
         target = checked_target(chosen.make(PushConfig), output, config.num_shards)
         try:
-            summary = run_job(config, home(), reporter)
+            summary = run_job(config, home(), reporter, crew)
         except BrokenPipeError as error:
             if output != "-":
                 raise BatchgenError(f"a pipe or a connection broke: {error}") from error
@@ -75,6 +77,17 @@ def run_batch(
             told, exit_code = told | pushed, refused or exit_code
     record.ended(told, exit_code)
     raise typer.Exit(exit_code)
+
+
+def _crew(config: DistributedConfig) -> OpenCrew | None:
+    """Who computes; None: this process."""
+    if config.distributed == "none":
+        if config.ray_address is not None or config.num_workers is not None:
+            raise UsageError("--ray-address and --num-workers are for --distributed ray")
+        return None
+    from batchgen.integrations.ray.fleet import ray_crew
+
+    return ray_crew(config.ray_address, config.num_workers)
 
 
 def default_output(source: str) -> str:

@@ -32,10 +32,12 @@ class StubJob:
     """Stands in for `batchgen.job`: remembers the calls, then does as told."""
 
     calls: list[tuple[JobConfig, Path]] = field(default_factory=list)
+    crews: list[object] = field(default_factory=list)
     act: Callable[[], StubSummary] = StubSummary
 
-    def run_job(self, config: JobConfig, home: Path, reporter: Reporter) -> StubSummary:
+    def run_job(self, config: JobConfig, home: Path, reporter: Reporter, crew: object) -> StubSummary:
         self.calls.append((config, home))
+        self.crews.append(crew)
         reporter.stage("generating")
         reporter.update(Progress(rows_total=2, rows_done=2, elapsed_s=1.0))
         return self.act()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 from dataclasses import fields
 from pathlib import Path
 
@@ -11,7 +12,7 @@ import pytest
 
 from batchgen.cli.flags import FLAGS
 from batchgen.cli.run import default_output
-from batchgen.config import EngineConfig, InputConfig, JobConfig, ModelConfig, OutputConfig
+from batchgen.config import DistributedConfig, EngineConfig, InputConfig, JobConfig, ModelConfig, OutputConfig
 from batchgen.errors import UsageError
 from tests.cli.conftest import Invoke, StubJob
 
@@ -19,7 +20,7 @@ NESTED = frozenset({"model", "engine", "input", "output"})
 
 
 def test_every_setting_has_a_flag() -> None:
-    for config in (ModelConfig, EngineConfig, InputConfig, OutputConfig):
+    for config in (ModelConfig, EngineConfig, InputConfig, OutputConfig, DistributedConfig):
         assert FLAGS[config].keys() == {field.name for field in fields(config)}
     assert FLAGS[JobConfig].keys() == {field.name for field in fields(JobConfig)} - NESTED
 
@@ -212,6 +213,22 @@ def test_which_shard_this_is(
     assert (job.config.shard_index, job.config.num_shards) == shard
     named = f"y.jsonl.shard-{index:05d}-of-{number:05d}" if number > 1 else "y.jsonl"
     assert job.config.output.output_file == named
+
+
+def test_who_computes(invoke: Invoke, monkeypatch: pytest.MonkeyPatch) -> None:
+    stub = StubJob()
+    monkeypatch.setattr("batchgen.job.run_job", stub.run_job, raising=False)
+    assert invoke("run-batch", "x.jsonl").exit_code == 0
+    assert invoke("run-batch", "x.jsonl", "--distributed", "ray", "--num-workers", "3").exit_code == 0
+    assert [crew is None for crew in stub.crews] == [True, False]
+    refused = invoke("run-batch", "x.jsonl", "--num-workers", "3")
+    assert isinstance(refused.exception, UsageError)
+    assert "--distributed ray" in str(refused.exception)
+    monkeypatch.setitem(sys.modules, "ray", None)
+    without = invoke("run-batch", "x.jsonl", "--distributed", "ray")
+    assert isinstance(without.exception, UsageError)
+    assert without.exception.exit_code == 2
+    assert "pip install 'batchgen[ray]'" in str(without.exception)
 
 
 def test_the_input_is_given_once(invoke: Invoke, job: StubJob) -> None:
