@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+import runpy
 import signal
 import subprocess
 import sys
@@ -17,13 +18,13 @@ from typing import Any
 
 import psutil  # type: ignore[import-untyped]
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from batchgen import Engine
 from batchgen.config import JobConfig
 from batchgen.errors import UsageError
 from batchgen.integrations.ray import TableWorker
-from batchgen.integrations.ray import run as run_dataset
 from batchgen.integrations.ray.fleet import ray_crew
 from batchgen.job import run_job
 from batchgen.progress import Progress
@@ -177,38 +178,36 @@ def test_a_worker_without_the_model_says_so(cluster: str, tmp_path: Path) -> Non
         fleet.close()
 
 
-TABLE = pa.table({"question": [f"the sea {n % 30}" for n in range(60)], "n": range(60)})
+TABLE = pa.table(
+    {
+        "id": [f"q{n:02}" for n in range(60)],
+        "question": [f"the sea {n % 30}" for n in range(60)],
+        "n": range(60),
+    }
+)
 SAMPLING = {"max_tokens": 5, "temperature": 1.0}
 
 
 @pytest.mark.usefixtures("cluster")
-def test_datasets(tiny_model: Path) -> None:
+def test_the_example_answers_a_dataset(tiny_model: Path, tmp_path: Path) -> None:
     """The same answers as without Ray, whatever the batches; other columns are kept."""
-    import ray.data
-
-    settings = {**SETTINGS, "threads": 1}
-    answered = run_dataset(
-        ray.data.from_arrow(TABLE),
-        model=str(tiny_model),
-        num_workers=WORKERS,
-        batch_size=16,
-        engine=settings,
-        prompt_column="question",
-        id_column="n",
-        sampling=SAMPLING,
-    )
-    rows = sorted(answered.take_all(), key=lambda row: row["n"])
-    with Engine(str(tiny_model), **SETTINGS) as engine:
-        alone = engine.run_table(TABLE, prompt_column="question", id_column="n", sampling=SAMPLING).to_pylist()
-    kept = ("n", "question", "text", "finish_reason", "completion_tokens")
-    assert [[row[name] for name in kept] for row in rows] == [[row[name] for name in kept] for row in alone]
+    pq.write_table(TABLE, tmp_path / "questions.parquet")
+    example = runpy.run_path(str(ROOT / "docs" / "examples" / "ray_dataset.py"))
+    example["main"](str(tmp_path / "questions.parquet"), str(tmp_path / "answers"), str(tiny_model))
+    found = pq.read_table(tmp_path / "answers").sort_by("id")
+    with Engine(str(tiny_model), threads=1) as engine:
+        sampling = {"max_tokens": 16, "temperature": 0.7}
+        alone = engine.run_table(TABLE, prompt_column="question", id_column="id", sampling=sampling)
+    kept = ["id", "question", "n", "text", "finish_reason", "completion_tokens"]
+    assert found.select(kept).to_pylist() == alone.select(kept).to_pylist()
 
 
 def test_ids_are_of_what_rows_hold(tiny_model: Path) -> None:
+    table = TABLE.select(["question", "n"])
     worker = TableWorker(str(tiny_model), engine=SETTINGS, prompt_column="question", sampling=SAMPLING)
-    whole = worker(TABLE)
-    halves = pa.concat_tables([worker(TABLE.slice(0, 25)), worker(TABLE.slice(25))])
+    whole = worker(table)
+    halves = pa.concat_tables([worker(table.slice(0, 25)), worker(table.slice(25))])
     assert whole.select(["custom_id", "text"]) == halves.select(["custom_id", "text"])
     assert len(set(whole["custom_id"].to_pylist())) == 60
-    twice = worker(pa.concat_tables([TABLE.slice(0, 1)] * 2))
+    twice = worker(pa.concat_tables([table.slice(0, 1)] * 2))
     assert len(set(twice["custom_id"].to_pylist())) == 2
