@@ -11,7 +11,7 @@
 # make test-gpu       the same on a GPU, the golden tests there, and what it reaches; GPU_ARGS="--chat FILE"
 # make kernels-report registers, spills and shared memory of each Triton kernel; needs no GPU
 # make test-integrations  what needs programs or environments of its own: test-completion, test-airflow, test-report
-# make test-completion    completion in each of bash, zsh and fish that is installed
+# make test-completion    completion in bash, and in zsh and fish where they are installed or can be
 # make test-airflow   the DAGs of docs/examples under the real Airflow
 # make test-report    pages of batchgen report in a real browser
 VENV ?= .venv
@@ -53,6 +53,7 @@ property: $(STAMP)
 test-integrations: test-completion test-airflow test-report
 
 test-completion: $(STAMP)
+	-command -v zsh && command -v fish || { apt-get update -q && apt-get install -qy zsh fish; }
 	$(PY) -m pytest tests/cli/test_completion.py --shells \
 	$$(for shell in bash zsh fish; do command -v $$shell >/dev/null && echo $$shell; done | paste -sd,)
 
