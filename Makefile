@@ -72,7 +72,7 @@ test-airflow: $(STAMP) $(AIRFLOW)/.installed
 	ln -s $(abspath $(VENV)/bin/batchgen) $(AIRFLOW_WORK)/bin/batchgen
 	cp docs/examples/airflow_*.py tests/airflow/exit_codes_dag.py $(AIRFLOW_WORK)/dags
 	AIRFLOW_HOME=$(AIRFLOW_WORK) AIRFLOW__CORE__LOAD_EXAMPLES=false AIRFLOW__CORE__DAGS_FOLDER=$(AIRFLOW_WORK)/dags \
-	AIRFLOW__LOGGING__LOGGING_LEVEL=WARNING \
+	AIRFLOW__LOGGING__LOGGING_LEVEL=WARNING AIRFLOW__CORE__DAGBAG_IMPORT_TIMEOUT=600 \
 	PATH=$(AIRFLOW_WORK)/bin:$$PATH $(AIRFLOW)/bin/python tests/airflow/check_dag.py $(AIRFLOW_WORK)
 
 NO_BROWSER := no browser: install Debian's chromium-headless-shell or chromium, then run this again
