@@ -131,7 +131,7 @@ def record_layer(program: TritonProgram, head_dim: int, precision: ops.Precision
         return program.linear_weight(torch.empty(out, width, device=meta), torch.empty(out, device=meta), precision)
 
     program.linear(normed, linear(qkv_width, HIDDEN), qkv)
-    cache = program.kv_cache(KV_HEADS, head_dim, "float32")
+    cache = program.kv_cache(KV_HEADS, head_dim, precision)
     angles = torch.empty(8192, head_dim // 2, device=meta)
     for norm in (None, head_weight):
         program.rotate_store(qkv, cache, program.rotary_table(angles, angles), norm, norm, 1e-5)

@@ -52,6 +52,20 @@ def test_greedy_tokens_are_those_of_transformers(name: str, tmp_path: Path) -> N
     runner.close()
 
 
+def test_an_int8_cache_gives_the_references_tokens(tmp_path: Path) -> None:
+    checkpoint = save_checkpoint(make_model("qwen2"), tmp_path)
+    prompts = [list(range(7, 90, 11)), [301]]
+    tokens, sizes = [], []
+    for kernels in ("torch", "triton"):
+        config = replace(CONFIG, device="cpu" if kernels == "torch" else CONFIG.device, kernels=kernels)
+        runner = load_runner(checkpoint, replace(config, kv_cache_dtype="int8"))
+        tokens.append(generate(runner, prompts, GREEDY))
+        sizes.append((runner.kv_precision, runner.capacity.num_blocks))
+        runner.close()
+    assert tokens[0] == tokens[1]
+    assert sizes[0] == sizes[1]
+
+
 class Watched(RunnerInThread):
     """Takes so many steps ahead; counts the plans that go on from tokens which nobody has read."""
 

@@ -6,7 +6,9 @@ Nothing is contracted by the compiler (`enable_fp_fusion`): each operation is ro
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 
 import torch
 import triton
@@ -26,6 +28,7 @@ __all__ = [
     "linear",
     "norm",
     "quantize",
+    "rotate",
     "rotate_store",
     "take_rows",
 ]
@@ -35,7 +38,11 @@ SPLIT = 256
 ATTENTION_ROWS = 64
 """Queries times heads in a tile, for a prompt's chunk and for a single token alike: with one instruction shape for all
 a query's bits are the same in both. Single tokens are bound by reading keys and values, not by the rows left empty."""
+_TYPES: Mapping[torch.dtype, tl.dtype] = MappingProxyType(
+    {torch.float32: tl.float32, torch.float16: tl.float16, torch.bfloat16: tl.bfloat16}
+)
 _COLUMNS = 1024
+_ROTATED = 64
 _HEADS = 8
 """Heads that one program rotates."""
 
@@ -93,26 +100,29 @@ def rotate_store(
     """See `ops.Program.rotate_store`; places: positions and slots."""
     half = cache.head_dim // 2
     heads = qkv.shape[1] // cache.head_dim
-    if count:
-        rotary.rotate_store[(count, triton.cdiv(heads, _HEADS))](
-            qkv,
-            cache.keys,
-            cache.values,
-            table.cos,
-            table.sin,
-            # Never read where there are no norms.
-            table.cos if q_norm is None else q_norm,
-            table.cos if k_norm is None else k_norm,
-            *places,
-            eps,
-            Q_HEADS=heads - 2 * cache.heads,
-            KV_HEADS=cache.heads,
-            HALF=half,
-            BLOCK=triton.next_power_of_2(half),
-            HEADS=_HEADS,
-            NORMED=q_norm is not None,
-            enable_fp_fusion=False,
-        )
+    if not count:
+        return
+    quantised = cache.key_scales is not None
+    kernel = rotary.rotate_store_int8 if quantised else rotary.rotate_store
+    kernel[(count, triton.cdiv(heads, _HEADS))](
+        qkv,
+        *cache.parts(),
+        table.cos,
+        table.sin,
+        # Never read where there are no norms.
+        table.cos if q_norm is None else q_norm,
+        table.cos if k_norm is None else k_norm,
+        *places,
+        eps,
+        Q_HEADS=heads - 2 * cache.heads,
+        KV_HEADS=cache.heads,
+        HALF=half,
+        BLOCK=triton.next_power_of_2(half),
+        HEADS=_HEADS,
+        NORMED=q_norm is not None,
+        **({"ROTATED": cache.head_dim % _ROTATED == 0} if quantised else {}),
+        enable_fp_fusion=False,
+    )
 
 
 def attention(
@@ -128,11 +138,17 @@ def attention(
     """Attention of all items of a plan, then the merge of what was cut."""
     heads = out.shape[1] // cache.head_dim
     block_d = max(16, triton.next_power_of_2(cache.head_dim))
+    scaled = cache.key_scales is not None
+    # With the scales of an int8 cache in them weights are too small for float16.
+    weight = torch.bfloat16 if scaled and qkv.dtype is torch.float16 else qkv.dtype
     if len(arrays.items):
         attention_kernels.attend[(len(arrays.items), cache.heads)](
             qkv,
             cache.keys,
             cache.values,
+            # Never read where there are none.
+            cache.keys if cache.key_scales is None else cache.key_scales,
+            cache.values if cache.value_scales is None else cache.value_scales,
             out,
             *partials,
             arrays.items,
@@ -153,7 +169,10 @@ def attention(
             TILE=attention_tile(block_d, qkv.dtype),
             ITEM=arrays.items.shape[1],
             WINDOWED=window is not None,
+            SCALED=scaled,
             DOT=dot_type(qkv.dtype),
+            WEIGHT=_TYPES[weight],
+            VALUE_DOT=dot_type(weight),
             num_warps=4,
             num_stages=2,
             enable_fp_fusion=False,
@@ -180,7 +199,14 @@ def dot_type(dtype: torch.dtype) -> tl.dtype:
     """In what type tiles are multiplied. The interpreter knows no bfloat16 products; float32 gives the same values."""
     if dtype is torch.bfloat16:
         return tl.float32 if triton.knobs.runtime.interpret else tl.bfloat16
-    return tl.float16 if dtype is torch.float16 else tl.float32
+    return _TYPES[dtype]
+
+
+def rotate(x: torch.Tensor, count: int) -> None:
+    """Rotate the first `count` rows, 64 numbers at a time, where they lie."""
+    block = min(triton.next_power_of_2(x.shape[1]), _COLUMNS)
+    if count:
+        int8.rotate[(count, triton.cdiv(x.shape[1], block))](x, WIDTH=x.shape[1], BLOCK=block, enable_fp_fusion=False)
 
 
 def quantize(operand: Operand, count: int) -> None:

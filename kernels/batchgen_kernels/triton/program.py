@@ -85,12 +85,14 @@ class TritonProgram:
         return pack_linear(weight, bias, precision, self._dtype, self._device)
 
     def kv_cache(self, num_kv_heads: int, head_dim: int, precision: ops.Precision) -> KVCache:
-        if precision != "float32":
-            raise ValueError("the Triton program keeps keys and values in its own type")
-        size = (self._shape.num_blocks * self._shape.block_size, num_kv_heads, head_dim)
-        cache = KVCache(*(torch.empty(size, dtype=self._dtype, device=self._device) for _ in range(2)))
-        self._caches.append(cache)
-        return cache
+        dtype = self._dtype
+        if precision == "int8":
+            dtype = torch.int8
+            if head_dim % _ROTATED == 0 and head_dim & (head_dim - 1):
+                raise ValueError(f"an int8 cache for heads of {head_dim}: the kernels rotate 64, 128 or 256 numbers")
+        slots = self._shape.num_blocks * self._shape.block_size
+        self._caches.append(KVCache.empty(slots, num_kv_heads, head_dim, dtype, self._device))
+        return self._caches[-1]
 
     def rotary_table(self, cos: torch.Tensor, sin: torch.Tensor) -> RotaryTable:
         return RotaryTable(self._floats(cos), self._floats(sin))
@@ -100,10 +102,7 @@ class TritonProgram:
         self._shape = replace(self._shape, num_blocks=num_blocks)
         self._replays.forget()
         for cache in self._caches:
-            size = (num_blocks * self._shape.block_size, cache.heads, cache.head_dim)
-            # The old memory goes first: both together might not fit.
-            cache.keys = cache.values = torch.empty(0, dtype=self._dtype, device=self._device)
-            cache.keys, cache.values = (torch.empty(size, dtype=self._dtype, device=self._device) for _ in range(2))
+            cache.resize(num_blocks * self._shape.block_size)
 
     # -- ops -------------------------------------------------------------------------------------------------------
 
@@ -176,6 +175,8 @@ class TritonProgram:
                 merges=self._array(f"merges{kind}")[: counts.merges[kind]],
             )
             launch.attention(source.data, store, target.values, partials, arrays, scale, window, self._shape.block_size)
+            if store.key_scales is not None and store.head_dim % _ROTATED == 0:
+                launch.rotate(target.values, counts.tokens)
             launch.quantize(target, counts.tokens)
 
         self._ops.append(op)
@@ -206,7 +207,7 @@ class TritonProgram:
     def copy_block(self, source: int, target: int) -> None:
         size = self._shape.block_size
         for cache in self._caches:
-            for slots in (cache.keys, cache.values):
+            for slots in cache.parts():
                 slots[target * size : (target + 1) * size] = slots[source * size : (source + 1) * size]
 
     @torch.inference_mode()

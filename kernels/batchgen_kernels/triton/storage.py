@@ -70,10 +70,35 @@ class LinearWeight:
 
 @dataclass(slots=True)
 class KVCache:
-    """`ops.KVCache`: keys and values of one layer, each [blocks * block_size, Hk, D] in the program's type."""
+    """`ops.KVCache`: keys and values of one layer, each [blocks * block_size, Hk, D] in the program's type, or int8."""
 
     keys: torch.Tensor
     values: torch.Tensor
+    key_scales: torch.Tensor | None = None
+    """[blocks * block_size, Hk] float32 beside int8 keys."""
+    value_scales: torch.Tensor | None = None
+
+    @classmethod
+    def empty(cls, slots: int, heads: int, head_dim: int, dtype: torch.dtype, device: torch.device) -> KVCache:
+        """Storage for so many tokens; what it holds is anything. `dtype` int8 has scales."""
+        keys, values = (torch.empty((slots, heads, head_dim), dtype=dtype, device=device) for _ in range(2))
+        if dtype is not torch.int8:
+            return cls(keys, values)
+        return cls(keys, values, *(torch.empty((slots, heads), device=device) for _ in range(2)))
+
+    def parts(self) -> list[torch.Tensor]:
+        """All tensors, [blocks * block_size, Hk, ...]."""
+        return [part for part in (self.keys, self.values, self.key_scales, self.value_scales) if part is not None]
+
+    def resize(self, slots: int) -> None:
+        """Room for so many tokens; what it held is lost."""
+        heads, head_dim, dtype, device = self.heads, self.head_dim, self.keys.dtype, self.keys.device
+        # The old memory goes first: both together might not fit.
+        self.keys = self.values = torch.empty(0, device=device)
+        self.key_scales = self.value_scales = None
+        new = KVCache.empty(slots, heads, head_dim, dtype, device)
+        self.keys, self.values = new.keys, new.values
+        self.key_scales, self.value_scales = new.key_scales, new.value_scales
 
     @property
     def heads(self) -> int:

@@ -10,6 +10,7 @@ import torch
 
 from batchgen_kernels import ops
 from batchgen_kernels.ops import Extent
+from batchgen_kernels.reference import hadamard
 from batchgen_kernels.triton import launch
 from batchgen_kernels.triton.program import TritonProgram
 from tests.kernels.ragged import make_batch, shape_for
@@ -25,9 +26,30 @@ def short_splits(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(launch, "SPLIT", 64)
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
+def fill(pair: Pair, cache: Any, expected: torch.Tensor, part: str, slots: torch.Tensor) -> None:
+    """Equal values in both caches at these slots; all others are NaN."""
+    ours, scales = getattr(cache, part), getattr(cache, f"{part[:-1]}_scales")
+    if scales is None:
+        expected[slots] = pair.values(len(slots), *expected.shape[1:])
+        ours[:] = expected
+        return
+    scales.fill_(torch.nan)
+    ours[slots] = torch.from_numpy(pair.rng.integers(-127, 128, (len(slots), *ours.shape[1:]), dtype=np.int8)).to(
+        DEVICE
+    )
+    scales[slots] = (pair.values(len(slots), ours.shape[1]).abs() / 100 + 0.001).to(DEVICE)
+    expected[slots] = turned((ours[slots].float() * scales[slots][..., None]).cpu())
+
+
+def turned(x: torch.Tensor) -> torch.Tensor:
+    """What an int8 cache keeps of heads in the last dimension, and the other way round."""
+    return hadamard(x.contiguous()) if x.shape[-1] % 64 == 0 else x
+
+
+@pytest.mark.parametrize("dtype", [*DTYPES, torch.float16])
+@pytest.mark.parametrize("precision", ["float32", "int8"])
 @pytest.mark.parametrize("head_dim", [64, 80, 128, 256])
-def test_attention_of_ragged_batches(case: int, head_dim: int, dtype: torch.dtype) -> None:
+def test_attention_of_ragged_batches(case: int, head_dim: int, precision: ops.Precision, dtype: torch.dtype) -> None:
     """Chunks and single tokens in one step, of scattered blocks; what no token has written is NaN."""
     rng = np.random.default_rng((case, head_dim))
     parts = [(int(rng.integers(0, 150)), int(n)) for n in rng.choice([1, 1, 2, 30], int(rng.integers(1, 4)))]
@@ -37,21 +59,25 @@ def test_attention_of_ragged_batches(case: int, head_dim: int, dtype: torch.dtyp
     window = int(rng.integers(1, 160)) if rng.random() < 0.5 else None
     qkv = pair.buffers((group + 2) * kv_heads * head_dim)
     out = pair.operands(group * kv_heads * head_dim, Extent.TOKENS, "float32")
-    caches: Any = [p.kv_cache(kv_heads, head_dim, "float32") for p in (pair.torch, pair.triton)]
+    caches: Any = [p.kv_cache(kv_heads, head_dim, precision) for p in (pair.torch, pair.triton)]
+    if precision == "int8":
+        heads = qkv[1].data.float().cpu().view(shape.max_tokens, -1, head_dim)
+        qkv[0].data[:] = turned(heads).view(shape.max_tokens, -1)
     batch = make_batch(parts, shape, rng)
     for part in ("keys", "values"):
-        ours, theirs = getattr(caches[1], part), getattr(caches[0], part).view(-1, kv_heads, head_dim)
+        theirs = getattr(caches[0], part).view(-1, kv_heads, head_dim)
         theirs.fill_(torch.nan)
+        held = []
         for table, context in zip(batch.block_tables, batch.context_lens.tolist(), strict=True):
             places = np.arange(context)
-            slots = table[places // shape.block_size] * shape.block_size + places % shape.block_size
-            theirs[torch.from_numpy(slots)] = pair.values(context, kv_heads, head_dim)
-        ours[:] = theirs
+            held.append(table[places // shape.block_size] * shape.block_size + places % shape.block_size)
+        fill(pair, caches[1], theirs, part, torch.from_numpy(np.concatenate(held)))
     programs: tuple[ops.Program, ...] = (pair.torch, pair.triton)
     for i, program in enumerate(programs):
         program.attention(qkv[i], caches[i], head_dim**-0.5, window, out[i])
     pair.run(batch)
-    assert error(out[1].values, out[0].values) < BOUNDS[dtype]
+    # What is rotated back is rounded once more.
+    assert error(out[1].values, out[0].values) < BOUNDS[dtype] * (4 / 3 if precision == "int8" else 1)
 
 
 class Chat:
@@ -60,16 +86,17 @@ class Chat:
     CONTEXT = 210
     OTHERS = 24
 
-    def __init__(self, window: int | None) -> None:
+    def __init__(self, window: int | None, precision: ops.Precision) -> None:
         blocks = -(-self.CONTEXT // BLOCK)
         shape = ops.Shape(256, 32, 4 * blocks + self.OTHERS, BLOCK, blocks)
         self.program = TritonProgram(shape, DEVICE, torch.float32)
         self.qkv = self.program.buffer(6 * HEAD_DIM, Extent.TOKENS)
         self.out = self.program.operand(4 * HEAD_DIM, Extent.TOKENS, "float32")
-        cache = self.program.kv_cache(1, HEAD_DIM, "float32")
+        cache = self.program.kv_cache(1, HEAD_DIM, precision)
         generator = torch.Generator().manual_seed(3)
-        for part in (cache.keys, cache.values):
-            part.copy_(torch.randn(part.shape, generator=generator))
+        for part in cache.parts():
+            size = 40 if part.dtype is torch.int8 else 1
+            part.copy_(torch.randn(part.shape, generator=generator) * size)
         self.queries = torch.randn((self.CONTEXT, 6 * HEAD_DIM), generator=generator)
         self.program.attention(self.qkv, cache, 0.125, window, self.out)
 
@@ -103,11 +130,11 @@ def independent_rows(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("independent_rows")
-@pytest.mark.parametrize("window", [None, 100])
-def test_bits_do_not_depend_on_company(window: int | None) -> None:
+@pytest.mark.parametrize(("window", "precision"), [(None, "float32"), (100, "float32"), (None, "int8")])
+def test_bits_do_not_depend_on_company(window: int | None, precision: ops.Precision) -> None:
     """The last token of a context: at the end of a chunk; alone, its splits merged; beside so many others that it is
     not cut; with its first splits computed for four sequences at once."""
-    chat = Chat(window)
+    chat = Chat(window, precision)
     blocks = -(-Chat.CONTEXT // BLOCK)
     table, last = list(range(blocks)), Chat.CONTEXT - 1
     expected = chat.attend([(table, last - 39, 40)])[-1]

@@ -29,6 +29,8 @@ def attend(
     qkv,
     keys,
     values,
+    key_scales,
+    value_scales,
     out,
     partials,
     partial_stats,
@@ -50,7 +52,10 @@ def attend(
     TILE: tl.constexpr,
     ITEM: tl.constexpr,
     WINDOWED: tl.constexpr,
+    SCALED: tl.constexpr,
     DOT: tl.constexpr,
+    WEIGHT: tl.constexpr,
+    VALUE_DOT: tl.constexpr,
 ):
     """The splits of one item for the query heads of one key head. Grid (items, KV_HEADS).
 
@@ -58,6 +63,9 @@ def attend(
     token with partial_base[token] >= 0 leaves its split's result at row partial_base[token] + split; any other token's
     output is whole. positions, partial_base [T]; tables [S, table_stride]; partials [P, Hq, D] float32 and
     partial_stats [P, Hq, 2] float32 (max, sum). scale_log2: the scale of scores times log2(e).
+
+    Where SCALED, keys and values are int8 with float32 scales [slots, KV_HEADS], and the output is rotated as they are.
+    Products of queries and keys are in the type DOT; weights are rounded to WEIGHT and multiplied in VALUE_DOT.
     """
     item = items + tl.program_id(0).to(tl.int64) * ITEM
     kv_head = tl.program_id(1)
@@ -86,12 +94,14 @@ def attend(
             seen = start + tl.arange(0, TILE)
             written = seen < end
             block = tl.load(table + seen // BLOCK_SIZE, mask=written, other=0).to(tl.int64)
-            slot = (block * BLOCK_SIZE + seen % BLOCK_SIZE) * (KV_HEADS * D) + kv_head * D
+            entry = (block * BLOCK_SIZE + seen % BLOCK_SIZE) * KV_HEADS + kv_head
             # Beyond the last query the cache may hold anything, NaN too.
             loaded = written[:, None] & (d < D)[None, :]
-            k = tl.load(keys + slot[:, None] + d[None, :], mask=loaded, other=0.0)
-            v = tl.load(values + slot[:, None] + d[None, :], mask=loaded, other=0.0)
+            k = tl.load(keys + entry[:, None] * D + d[None, :], mask=loaded, other=0.0)
+            v = tl.load(values + entry[:, None] * D + d[None, :], mask=loaded, other=0.0)
             scores = tl.dot(q.to(DOT), tl.trans(k.to(DOT)), input_precision="ieee") * scale_log2
+            if SCALED:
+                scores = scores * tl.load(key_scales + entry, mask=written, other=0.0)[None, :]
             visible = seen[None, :] <= position[:, None]
             if WINDOWED:
                 visible = visible & (seen[None, :] > position[:, None] - window)
@@ -101,8 +111,11 @@ def attend(
             weights = tl.exp2(scores - anchor[:, None])
             kept = tl.exp2(split_maximum - anchor)
             split_total = split_total * kept + tl.sum(weights, axis=1)
-            weights = weights.to(values.dtype.element_ty)
-            split_output = tl.dot(weights.to(DOT), v.to(DOT), split_output * kept[:, None], input_precision="ieee")
+            if SCALED:
+                weights = weights * tl.load(value_scales + entry, mask=written, other=0.0)[None, :]
+            weights = weights.to(WEIGHT)
+            weighed = split_output * kept[:, None]
+            split_output = tl.dot(weights.to(VALUE_DOT), v.to(VALUE_DOT), weighed, input_precision="ieee")
             split_maximum = new
         maximum, total, output = _fold(maximum, total, output, split_maximum, split_total, split_output)
 

@@ -7,34 +7,54 @@ import triton.language as tl
 
 
 @triton.jit
-def _butterflies(x, BLOCK: tl.constexpr, DISTANCE: tl.constexpr):
-    """(a, b) -> (a + b, a - b) at one distance; x [BLOCK]."""
-    pairs = tl.reshape(x, (BLOCK // (2 * DISTANCE), 2, DISTANCE))
-    a, b = tl.split(tl.permute(pairs, (0, 2, 1)))
-    return tl.reshape(tl.permute(tl.join(a + b, a - b), (0, 2, 1)), (BLOCK,))
+def _butterflies(x, ROWS: tl.constexpr, BLOCK: tl.constexpr, DISTANCE: tl.constexpr):
+    """(a, b) -> (a + b, a - b) at one distance; x [ROWS, BLOCK]."""
+    pairs = tl.reshape(x, (ROWS, BLOCK // (2 * DISTANCE), 2, DISTANCE))
+    a, b = tl.split(tl.permute(pairs, (0, 1, 3, 2)))
+    return tl.reshape(tl.permute(tl.join(a + b, a - b), (0, 1, 3, 2)), (ROWS, BLOCK))
+
+
+@triton.jit
+def rotated(x, ROWS: tl.constexpr, BLOCK: tl.constexpr):
+    """Step 1 of `ops.Precision` for x [ROWS, BLOCK] float32."""
+    x = _butterflies(x, ROWS, BLOCK, 1)
+    x = _butterflies(x, ROWS, BLOCK, 2)
+    x = _butterflies(x, ROWS, BLOCK, 4)
+    x = _butterflies(x, ROWS, BLOCK, 8)
+    x = _butterflies(x, ROWS, BLOCK, 16)
+    x = _butterflies(x, ROWS, BLOCK, 32)
+    return x * 0.125
+
+
+@triton.jit
+def rounded(x):
+    """Step 2 of `ops.Precision` for x [rows, columns] float32: whole numbers in float32, and scales [rows, 1]."""
+    peak = tl.max(tl.abs(x), axis=1)[:, None]
+    inverse = tl.where(peak > 0, tl.div_rn(127.0, tl.where(peak > 0, peak, 1.0)), 0.0)
+    # Adding and taking away 3 * 2**22 rounds to nearest, halves to even: what is left has no fraction bits.
+    return (x * inverse + 12582912.0) - 12582912.0, tl.div_rn(peak, 127.0)
 
 
 @triton.jit
 def quantize(x, out, scales, WIDTH: tl.constexpr, BLOCK: tl.constexpr):
     """x [rows, WIDTH] -> out [rows, WIDTH] int8, scales [rows] float32. Grid (rows,), BLOCK >= WIDTH, both of 64s."""
     row = tl.program_id(0).to(tl.int64)
-    column = tl.arange(0, BLOCK)
+    column = tl.arange(0, BLOCK)[None, :]
     inside = column < WIDTH
     y = tl.load(x + row * WIDTH + column, mask=inside, other=0.0).to(tl.float32)
-    y = _butterflies(y, BLOCK, 1)
-    y = _butterflies(y, BLOCK, 2)
-    y = _butterflies(y, BLOCK, 4)
-    y = _butterflies(y, BLOCK, 8)
-    y = _butterflies(y, BLOCK, 16)
-    y = _butterflies(y, BLOCK, 32)
-    y = y * 0.125
-    peak = tl.max(tl.abs(y), axis=0)
-    inverse = tl.where(peak > 0, tl.div_rn(127.0, tl.where(peak > 0, peak, 1.0)), 0.0)
-    # Adding and taking away 3 * 2**22 rounds to nearest, halves to even: what is left has no fraction bits.
-    scaled = y * inverse
-    rounded = (scaled + 12582912.0) - 12582912.0
-    tl.store(out + row * WIDTH + column, rounded.to(tl.int8), mask=inside)
-    tl.store(scales + row, tl.div_rn(peak, 127.0))
+    q, scale = rounded(rotated(y, 1, BLOCK))
+    tl.store(out + row * WIDTH + column, q.to(tl.int8), mask=inside)
+    tl.store(scales + row + tl.arange(0, 1)[:, None], scale)
+
+
+@triton.jit
+def rotate(x, WIDTH: tl.constexpr, BLOCK: tl.constexpr):
+    """Rotate x [rows, WIDTH] where it lies. Grid (rows, ceil(WIDTH / BLOCK)), both of 64s."""
+    column = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)[None, :]
+    inside = column < WIDTH
+    place = x + tl.program_id(0).to(tl.int64) * WIDTH + column
+    y = tl.load(place, mask=inside, other=0.0).to(tl.float32)
+    tl.store(place, rotated(y, 1, BLOCK).to(x.dtype.element_ty), mask=inside)
 
 
 @triton.jit
