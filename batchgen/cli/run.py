@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 __all__ = ["default_output", "run_batch"]
 
 _PACKED = frozenset({".gz", ".zst"})
+_PATTERN = frozenset("*?[")
 
 
 @options(InputConfig, OutputConfig, ModelConfig, EngineConfig, JobConfig, DistributedConfig, PushConfig, StreamConfig)
@@ -91,13 +92,16 @@ def _crew(config: DistributedConfig) -> OpenCrew | None:
 
 
 def default_output(source: str) -> str:
-    """The folder for the results of `source`: its name without endings, with `.out`, in the current folder."""
+    """The folder for the results of `source`: its name without endings, with `.out`, in the current folder; of a
+    pattern, the name of the folder that it is in."""
     if source == "-":
         return "stdin.out"
     name = PurePosixPath(source.rstrip("/"))
+    while _PATTERN & set(name.name):
+        name = name.parent
     if name.suffix in _PACKED:
         name = name.with_suffix("")
-    return f"{name.stem}.out"
+    return f"{name.stem or 'input'}.out"
 
 
 def _shard(chosen: Chosen, context: typer.Context, output: str) -> tuple[str, int]:

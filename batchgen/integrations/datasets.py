@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections import deque
 from collections.abc import Iterator, Mapping
 from itertools import islice
@@ -102,18 +103,19 @@ def _answered(dataset: datasets.Dataset, question: Question) -> datasets.Dataset
 
 
 def _cache_file(dataset: datasets.Dataset, fingerprint: str) -> Path:
-    """Where datasets would keep it: beside the dataset's files. For one in memory, which it would not keep, in a folder
-    of its cache."""
+    """Where datasets would keep it: beside the dataset's files. For one in memory, which it would not keep, and where
+    those files are read-only, in a folder of its cache."""
     import datasets
     from datasets.fingerprint import generate_random_fingerprint, get_temporary_cache_files_directory
 
     if not datasets.is_caching_enabled():
         return Path(get_temporary_cache_files_directory()) / f"cache-{generate_random_fingerprint()}.arrow"
-    if files := dataset.cache_files:
-        return Path(files[0]["filename"]).with_name(f"cache-{fingerprint}.arrow")
+    name = f"cache-{fingerprint}.arrow"
+    if (files := dataset.cache_files) and os.access(own := Path(files[0]["filename"]).parent, os.W_OK):
+        return own / name
     folder = Path(datasets.config.HF_DATASETS_CACHE) / "batchgen"
     folder.mkdir(parents=True, exist_ok=True)
-    return folder / f"cache-{fingerprint}.arrow"
+    return folder / name
 
 
 def _write_answers(dataset: datasets.Dataset, question: Question, path: Path) -> None:

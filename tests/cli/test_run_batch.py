@@ -246,6 +246,8 @@ def test_the_input_is_given_once(invoke: Invoke, job: StubJob) -> None:
         ("/data/requests.v2.jsonl.gz", "requests.v2.out"),
         ("s3://bucket/x.parquet", "x.out"),
         ("hf://datasets/org/name/", "name.out"),
+        ("/data/reviews/**/part-*.parquet", "reviews.out"),
+        ("*.parquet", "input.out"),
         ("-", "stdin.out"),
     ],
 )
