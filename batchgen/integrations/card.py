@@ -10,6 +10,8 @@ from typing import Any
 
 import orjson
 
+from batchgen.io.claim import kept_folder
+from batchgen.io.history import read_runs
 from batchgen.io.manifest import Manifest
 from batchgen.job.inspection import inspect_output
 
@@ -48,7 +50,7 @@ for each row in.
 
 ## The run
 
-{_table(_figures(figures, manifest))}
+{_table(_figures(figures, manifest, _machine(output)))}
 """
     return str(DatasetCard(f"---\n{data.to_yaml()}\n---\n\n{text}"))
 
@@ -65,11 +67,11 @@ def _settings(manifest: Manifest, model: str) -> Iterator[tuple[str, str]]:
     for name, value in settings.items():
         if name in _PROMPTS and value is not None:
             yield name.replace("_", " "), f"SHA-256 `{hashlib.sha256(value.encode()).hexdigest()}`"
-        elif name not in _TOLD and name not in engine and value not in (None, "auto"):
+        elif name not in _TOLD and name not in engine and value not in (None, "auto", "none") and value is not False:
             yield name.replace("_", " "), _code(value)
 
 
-def _figures(figures: Mapping[str, Any], manifest: Manifest) -> Iterator[tuple[str, str]]:
+def _figures(figures: Mapping[str, Any], manifest: Manifest, machine: str | None) -> Iterator[tuple[str, str]]:
     rows, timing = figures["rows"], figures["timing"]
     yield "rows", f"{rows['total']:,}, of which {rows['failed']:,} failed"
     yield from ((f"failed with `{one['code']}`", f"{one['rows']:,}") for one in figures["failures"])
@@ -80,7 +82,17 @@ def _figures(figures: Mapping[str, Any], manifest: Manifest) -> Iterator[tuple[s
             yield name.replace("_", " "), f"{spread['sum']:,} ({middle})"
     if timing is not None:
         yield "speed", f"{timing['output_tokens_per_s']:,} output tokens/s over {timing['generation_s']:,} s"
+    if machine is not None:
+        yield "machine", machine
     yield "run", f"`{manifest.run_id}`"
+
+
+def _machine(output: Path) -> str | None:
+    """Where the last run computed; None where that was not kept."""
+    machines = [run["machine"] for run in read_runs(kept_folder(output)) if run.get("machine")]
+    if not machines:
+        return None
+    return f"{machines[-1].get('gpu') or machines[-1]['cpu']}, {machines[-1]['threads']} threads"
 
 
 def _table(rows: Iterator[tuple[str, str]]) -> str:

@@ -18,8 +18,12 @@ import pytest
 
 from batchgen import Engine
 from batchgen.api.session import Session
+from batchgen.config import MergeConfig
 from batchgen.errors import ModelNotFoundError, UsageError
 from batchgen.integrations.datasets import generate
+from batchgen.io.shards import shard_folder
+from batchgen.job.merge import merge_shards
+from tests.outputs import results
 from tests.unit.test_job import job, run
 
 GREEDY = {"max_tokens": 4, "temperature": 0}
@@ -104,6 +108,26 @@ def test_answers_are_those_of_run_batch(
     assert made["response_error"][1]["code"] == theirs["error"][1]["code"] == "invalid_chat_template_input"
 
 
+def test_a_saved_split_is_run_in_shards_and_grows(tiny_model: Path, tmp_path: Path) -> None:
+    def save(count: int, folder: str) -> Path:
+        split = datasets.Dataset.from_dict(rows(count), features=FEATURES)
+        datasets.DatasetDict({"train": split, "test": split.select([0])}).save_to_disk(tmp_path / folder)
+        return tmp_path / folder
+
+    source, settings = save(6, "in"), {"prompt_column": "q", "split": "train"}
+    for index in range(2):
+        name = shard_folder(str(tmp_path / "all"), index, 2)
+        config = job(tiny_model, source, Path(name), input=settings, num_shards=2, shard_index=index)
+        assert run(config, tmp_path).counts.total < 6
+    merge_shards([tmp_path / "all"], MergeConfig())
+    run(job(tiny_model, source, tmp_path / "one", input=settings), tmp_path)
+    assert results(tmp_path / "all") == results(tmp_path / "one")
+    assert datasets.Dataset.from_file(str(tmp_path / "all" / "part-00000.arrow")).features["label"] == FEATURES["label"]
+
+    summary = run(job(tiny_model, save(8, "in-later"), tmp_path / "one", input=settings), tmp_path)
+    assert (summary.counts.total, summary.counts.resumed) == (8, 6)
+
+
 def test_the_same_call_again_computes_nothing_and_another_one_does(
     tiny_model: Path, saved: datasets.Dataset, loads: list[Session]
 ) -> None:
@@ -168,6 +192,8 @@ def test_rows_in_memory_are_found_again_by_another_process(tiny_model: Path, cac
     code = f"""
 import datasets
 from batchgen.integrations.datasets import generate
+from batchgen.io.shards import shard_folder
+from batchgen.job.merge import merge_shards
 rows = datasets.Dataset.from_dict({{"q": ["the sea", "the"]}})
 made = generate(rows, model={str(tiny_model)!r}, home={str(cache)!r}, prompt_column="q", **{SETTINGS!r})
 import sys

@@ -225,6 +225,7 @@ def test_the_card_tells_how_and_how_it_went_but_no_prompt(process: HubProcess, o
         "| rows | 4, of which 1 failed |",
         "| failed with `invalid_chat_template_input` | 1 |",
         "output tokens/s",
+        ", 1 threads |",
         "| system prompt | SHA-256 `",
     ):
         assert told in card
