@@ -258,3 +258,4 @@ def test_the_wheel_holds_no_package_named_kernels(tmp_path: Path) -> None:
     top = {name.split("/")[0] for name in files}
     assert {name for name in top if not name.endswith(".dist-info")} == {"batchgen", "batchgen_kernels"}
     assert {"batchgen/__init__.py", "batchgen/py.typed", "batchgen_kernels/ops.py"} <= set(files)
+    assert {f"batchgen/ui/report/templates/{name}" for name in ("page.html", "style.css", "script.js")} <= set(files)

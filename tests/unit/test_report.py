@@ -30,7 +30,7 @@ from batchgen.job.gathering import row_figures
 from batchgen.job.history import Samples
 from batchgen.job.reporting import report_of
 from batchgen.progress import Progress
-from batchgen.ui.report import render
+from batchgen.ui.report import Report, render
 from batchgen.ui.report.charts import histogram, quantile
 from batchgen.ui.report.timeline import timeline
 from tests.reports import HOSTILE, a_report, row, some_run, told
@@ -218,8 +218,15 @@ def test_figures_do_not_depend_on_how_rows_are_cut_into_batches(seed: int, sizes
 
 
 class Stops(Silent):
+    """Has a report made of the output that is being written, then interrupts."""
+
+    def __init__(self, output: Path) -> None:
+        self.output = output
+        self.seen: list[Report] = []
+
     def update(self, progress: Progress) -> None:
         if progress.rows_done >= len(BAD) + 2:
+            self.seen.append(report_of(self.output))
             raise KeyboardInterrupt
 
 
@@ -229,7 +236,11 @@ def test_the_report_of_a_job_that_went_on(tiny_model: Path, tmp_path: Path, name
     source = write(tmp_path / "in.jsonl", [*(bad for bad, _ in BAD), *lines])
     config = job(tiny_model, source, tmp_path / name, output={"seconds_per_shard": 0.0})
     with pytest.raises(KeyboardInterrupt):
-        run_job(config, tmp_path / "home", Stops())
+        run_job(config, tmp_path / "home", watching := Stops(tmp_path / name))
+    (running,) = watching.seen
+    assert running.state == "running"
+    assert 0 < running.figures.rows <= len(GOOD) + len(BAD)
+    assert Page(render(running)).texts.count("running") == 2
     assert report_of(tmp_path / name).state == "stopped"
     run(config, tmp_path)
     report = report_of(tmp_path / name)
