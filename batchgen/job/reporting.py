@@ -38,7 +38,7 @@ def report_of(output: Path) -> Report:
         rows_total=None if status is None else status["rows_total"],
         figures=row_figures(chain.from_iterable(output_figures(piece, DETAILS) for piece in pieces)),
         runs=runs,
-        settings={heading: values for heading, values in _settings(manifest, runs) if values},
+        settings={heading: known for heading, values in _settings(manifest, runs) if (known := _known(values))},
     )
 
 
@@ -62,3 +62,8 @@ def _settings(
     yield "Machine", last.get("machine", {})
     if manifest is not None:
         yield "Settings that answers depend on", manifest.settings
+
+
+def _known(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Without what was left to its default of nothing."""
+    return {name: value for name, value in values.items() if value is not None}

@@ -133,6 +133,4 @@ def _clock(moment: float) -> str:
 
 def _value(value: Any) -> str:
     """A setting in words."""
-    if value is None:
-        return "\u2013"
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
