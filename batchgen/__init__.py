@@ -16,9 +16,12 @@ __all__ = ["Engine", "Result", "ResultError", "__version__"]
 
 def __getattr__(name: str) -> Any:
     if name == "__version__":
-        from importlib.metadata import version
+        from importlib import metadata
 
-        return version(__name__)
+        try:
+            return metadata.version(__name__)
+        except metadata.PackageNotFoundError:  # a source tree on the path
+            return "(not installed)"
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from batchgen.api import engine, result

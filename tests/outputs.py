@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 
 from batchgen.io.single_file import read_parts
 
-__all__ = ["results"]
+__all__ = ["results", "without_varying"]
 
 VARYING = frozenset({"cached_tokens", "prompt_tokens_details", "created"})
 """What depends on the cache's contents at the time, and on the time."""
@@ -21,17 +21,18 @@ def results(output: Path) -> list[Any]:
     """All rows of a finished output, in order, without what varies."""
     match output.suffix:
         case ".jsonl":
-            return [_without(json.loads(line)) for line in output.read_text().splitlines()]
+            return [without_varying(json.loads(line)) for line in output.read_text().splitlines()]
         case ".parquet":
             rows = pq.read_table(output).to_pylist()
         case ".arrow":
             rows = pa.ipc.open_stream(output.read_bytes()).read_all().to_pylist()
         case _:
             rows = [row for batch in read_parts(output) for row in batch.to_pylist()]
-    return [_without({**row, "response": json.loads(row["response"] or "null")}) for row in rows]
+    return [without_varying({**row, "response": json.loads(row["response"] or "null")}) for row in rows]
 
 
-def _without(value: Any) -> Any:
+def without_varying(value: Any) -> Any:
+    """What a row or a body holds that tells runs apart only where they must not differ."""
     if isinstance(value, dict):
-        return {key: _without(item) for key, item in value.items() if key not in VARYING}
-    return [_without(item) for item in value] if isinstance(value, list) else value
+        return {key: without_varying(item) for key, item in value.items() if key not in VARYING}
+    return [without_varying(item) for item in value] if isinstance(value, list) else value

@@ -21,17 +21,17 @@ _CONTENT: Mapping[str, Endpoint] = {
 """The field of a body that tells where it belongs."""
 
 
-def rows_of(inputs: Iterable[Any], source: InputConfig, endpoint: Endpoint | None) -> Iterator[RawRow]:
+def rows_of(inputs: Iterable[Any], source: InputConfig, endpoint: str | None) -> Iterator[RawRow]:
     """A row for each input. An input that is no request is a row with a fault.
 
-    `endpoint`: where inputs go that don't say it themselves; None: what they hold tells.
+    `endpoint`: the url of inputs that don't say it themselves; None: what they hold tells.
     """
-    shaper = RowShaper(source)
+    shaper, place = RowShaper(source), None if endpoint is None else Endpoint(endpoint)
     for line, item in enumerate(inputs, 1):
         if isinstance(item, Mapping) and ("body" in item or "params" in item):
             yield shaper.shape(line, item, {})
         else:
-            yield _row(line, item, endpoint)
+            yield _row(line, item, place)
 
 
 def _row(line: int, item: Any, endpoint: Endpoint | None) -> RawRow:

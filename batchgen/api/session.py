@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 import uuid
-from collections.abc import Callable, Generator, Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -20,10 +20,11 @@ from batchgen.io.reorder import InputOrder
 from batchgen.job.arrivals import arrivals
 from batchgen.job.generation import Generation, make_frontend
 from batchgen.job.loading import open_engine
+from batchgen.job.out_of_memory import telling_memory_is_full
 from batchgen.job.summary import Counts
 from batchgen.job.tracking import Frontend
 from batchgen.job.worker import RunnerInThread, Worker, result_of
-from batchgen.progress import Progress
+from batchgen.progress import Progress, Reporter
 from batchgen.protocol.request import RawRow
 from batchgen.protocol.response import Responder
 from batchgen.protocol.result import ResultRow
@@ -31,6 +32,7 @@ from batchgen.protocol.result import ResultRow
 __all__ = ["Order", "Session"]
 
 Order = Literal["input", "completion"]
+_ADVICE = "lower window, max_num_seqs or kv_cache_memory, or free some"
 
 
 @dataclass(slots=True, eq=False)
@@ -56,24 +58,25 @@ class Session:
         self._loading = self._worker.begin(open_engine, model, engine, home)
         self._frontend: Frontend | None = None
         self._cache: KVManager | None = None
-        """What the last run left in the cache, if it came to its end."""
+        """What the last run left in the cache, if nothing of it was under way in the end."""
         self._lock = Lock()
         self._turn: _Turn | None = None
 
     def load(self) -> None:
         """Wait until the model is there. Raises what `open_engine` does. Interrupted, it loads on all the same."""
-        result_of(self._loading)
+        with telling_memory_is_full(_ADVICE):
+            result_of(self._loading)
 
     def run(
         self,
         rows: Iterable[RawRow],
         order: Order,
         rows_total: int | None,
-        report: Callable[[Progress], None],
+        reporter: Reporter | None,
     ) -> Generator[ResultRow, None, None]:
         """Results of the rows, as soon as they are there and their turn has come.
 
-        Nothing is computed while nobody asks for the next one. Raises `EngineBusyError` where another run is not over.
+        The model is at most a step ahead of whoever takes them. Raises `EngineBusyError` where another run is not over.
         """
         with self._taking_turns() as turn:
             loaded = result_of(self._loading)
@@ -84,12 +87,16 @@ class Session:
             generation = Generation(
                 loaded, engine, frontend, ready.emit, Counts(), lambda: rows_total, window=self._source.window
             )
-            with Ledger() as ledger, closing(generation.steps(arrivals(rows, (), ledger, _everything))) as steps:
-                while (progress := self._next(turn, steps)) is not None:
-                    report(progress)
-                    yield from ready.take()
-            yield from ready.take()
-            self._cache = cache
+            try:
+                with Ledger() as ledger, closing(generation.steps(arrivals(rows, (), ledger, _everything))) as steps:
+                    while (progress := self._next(turn, steps)) is not None:
+                        if reporter is not None:
+                            reporter.update(progress)
+                        yield from ready.take()
+            finally:
+                stats = engine.stats()
+                if self._turn is turn and not (stats.running or stats.waiting):
+                    self._cache = cache
 
     def close(self) -> None:
         """Give the memory back when the step under way is over. A run that is not over has ended."""
@@ -134,7 +141,8 @@ class Session:
                 )
             turn.thread, turn.computing = get_ident(), True
         try:
-            return next(steps, None)
+            with telling_memory_is_full(_ADVICE):
+                return next(steps, None)
         finally:
             turn.computing = False
 

@@ -33,12 +33,14 @@ def rows_of_table(table: pa.Table, source: InputConfig) -> Iterator[RawRow]:
 
 
 def table_with_results(
-    table: pa.Table, results: Iterable[ResultRow], response_as: Literal["json", "string"]
+    table: pa.Table, results: Iterable[ResultRow], response_as: Literal["json", "string"], id_column: str | None
 ) -> pa.Table:
-    """The results, one for each row of the table in its order, and the table's columns beside them."""
+    """The results, one for each row of the table in its order, and the table's columns beside them. `id_column`: what
+    was asked to be their custom_id."""
     own = result_schema(response_as)
-    # A custom_id is in the result already.
-    kept = table.drop_columns(["custom_id"]) if "custom_id" in table.column_names else table
+    # The result has the column that names its requests.
+    named = "custom_id" in table.column_names and id_column in {None, "custom_id"}
+    kept = table.drop_columns(["custom_id"]) if named else table
     rows = iter(results)
     batches = [rows_to_batch(piece, own) for piece in iter(lambda: list(islice(rows, _PIECE)), [])]
     columns = [*pa.Table.from_batches(batches, own).columns, *kept.columns]

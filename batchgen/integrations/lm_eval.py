@@ -22,7 +22,7 @@ from lm_eval.api.model import TemplateLM
 from lm_eval.api.registry import model_registry
 from lm_eval.models.utils import handle_stop_sequences, normalize_gen_kwargs, postprocess_generated_text
 from lm_eval.utils import get_rolling_token_windows, make_disjoint_window
-from tqdm import tqdm  # type: ignore[import-untyped]
+from tqdm import tqdm
 
 from batchgen.api.engine import Engine
 from batchgen.api.home import home

@@ -12,7 +12,7 @@ from typing import Any
 
 from batchgen.checkpoint.types import Checkpoint
 from batchgen.config import EngineConfig, InputConfig, JobConfig, ModelConfig
-from batchgen.errors import InvalidInputError, OutOfResourcesError, UsageError
+from batchgen.errors import InvalidInputError, UsageError
 from batchgen.io.claim import Claim, claim_output
 from batchgen.io.ledger import Ledger
 from batchgen.io.manifest import Manifest
@@ -27,6 +27,7 @@ from batchgen.job.crew import Assignment, Crew, OpenCrew
 from batchgen.job.finding import find_checkpoint, model_of_run
 from batchgen.job.fingerprint import new_manifest, refuse_differences, settings_of
 from batchgen.job.intake import AnyModel, FirstNamedModel
+from batchgen.job.out_of_memory import telling_memory_is_full
 from batchgen.job.progress_file import Recording, recorded
 from batchgen.job.share import Share, share_of_input
 from batchgen.job.summary import Counts, Summary, failures_exceed
@@ -39,6 +40,7 @@ __all__ = ["run_job"]
 
 _ROWS_ASKED = 1000
 """Rows that are asked for the form of the file; lines that are no JSON say nothing."""
+_ADVICE = "finished rows are kept. Lower --window, --max-num-seqs or --kv-cache-memory, or free some, and run again"
 
 
 def run_job(config: JobConfig, home: Path, reporter: Reporter, open_crew: OpenCrew | None = None) -> Summary:
@@ -64,15 +66,8 @@ def run_job(config: JobConfig, home: Path, reporter: Reporter, open_crew: OpenCr
             if config.strict:
                 _refuse_faulty_input(config.input, config.model)
             counts = Counts()
-            try:
+            with telling_memory_is_full(_ADVICE):
                 crew = _run(config, checkpoint, claim, manifest, counts, home, open_crew or _alone, reporter)
-            except (MemoryError, RuntimeError) as error:
-                if not _says_memory_is_full(error):
-                    raise
-                raise OutOfResourcesError(
-                    f"the memory is full ({error or 'an allocation failed'}); finished rows are kept. Lower --window, "
-                    "--max-num-seqs or --kv-cache-memory, or free some, and run again"
-                ) from error
     engine = manifest.engine or {}
     return Summary(
         counts=counts,
@@ -219,12 +214,6 @@ def _compare_engines(config: JobConfig, manifest: Manifest, now: Mapping[str, An
 def _counts_of(manifest: Manifest) -> Counts:
     rows, failed = manifest.counts["rows"], manifest.counts["failed"]
     return Counts(completed=rows - failed, failed=failed, resumed=rows)
-
-
-def _says_memory_is_full(error: Exception) -> bool:
-    """Also in the words of torch, which has no exception of its own for it on the CPU."""
-    said = str(error)
-    return isinstance(error, MemoryError) or "allocate memory" in said or "out of memory" in said
 
 
 def _refuse_faulty_input(config: InputConfig, model: ModelConfig) -> None:
