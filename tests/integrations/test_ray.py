@@ -189,6 +189,7 @@ SAMPLING = {"max_tokens": 5, "temperature": 1.0}
 
 
 @pytest.mark.usefixtures("cluster")
+@pytest.mark.filterwarnings("ignore:The minimum number of concurrent actors:UserWarning:ray")  # of so few rows
 def test_the_example_answers_a_dataset(tiny_model: Path, tmp_path: Path) -> None:
     """The same answers as without Ray, whatever the batches; other columns are kept."""
     pq.write_table(TABLE, tmp_path / "questions.parquet")
