@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from batchgen.config import JobConfig
+from batchgen.config import EngineConfig, JobConfig
 from batchgen.errors import OutOfResourcesError, UsageError
+from batchgen.integrations.ray.cluster import Share, share_of
 from batchgen.job import run_job
 from batchgen.job.arrivals import Arrival
+from batchgen.job.backlog import Backlog
+from batchgen.job.dealing import Dealer
 from batchgen.job.fleet import Event, Lost, Orders, Ready
 from batchgen.job.pool import crew_of
 from batchgen.job.station import Station
+from batchgen.protocol.request import RawRow
 from tests.crash import Silent, job, write_requests
 from tests.outputs import results
 
@@ -117,9 +121,12 @@ def run(config: JobConfig, folder: Path, kind: type[LocalFleet], workers: int = 
 
 @pytest.mark.parametrize("kind", [LocalFleet, Dying])
 @pytest.mark.parametrize("ending", ["", ".jsonl"])
-def test_the_same_files_as_alone(folder: Path, tmp_path: Path, kind: type[LocalFleet], ending: str) -> None:
+def test_the_same_files_as_alone(
+    folder: Path, tmp_path: Path, kind: type[LocalFleet], ending: str, caplog: pytest.LogCaptureFixture
+) -> None:
     output = tmp_path / f"out{ending}"
     summary = run(job(folder, output), folder, kind)
+    assert caplog.text.count("was lost with") == (len(Dying.at) if kind is Dying else 0)
     assert results(output) == results(folder / f"alone{ending}")
     told = summary.to_json()
     assert told["request_counts"]["total"] == len(results(output))
@@ -169,3 +176,53 @@ def test_a_fleet_that_can_not_do_it(
 ) -> None:
     with pytest.raises(error, match=said):
         run(job(folder, tmp_path / "out"), folder, kind)
+
+
+def test_the_driver_holds_no_more_than_its_window() -> None:
+    read = 0
+
+    def rows() -> Iterator[Arrival]:
+        nonlocal read
+        for number in range(20_000):
+            read += 1
+            data = {"body": {"prompt": f"{number}", "n": 2, "max_tokens": 5}}
+            yield Arrival(number, "", RawRow(number + 1, data), None, None)
+
+    dealer = Dealer(workers=2, full=8)
+    dealer.joined(0)
+    dealer.joined(1)
+    backlog = Backlog(rows(), dealer, window=1000, enough=64)
+    answered = 0
+    while not backlog.over:
+        backlog.read()
+        for worker in range(2):
+            sent = backlog.rows(dealer.deal(worker, ahead=24))
+            # The first row is held to the last, as one may be that takes long.
+            for number in [row.number for row in sent if row.number or not backlog.has_room]:
+                assert dealer.answered(number)
+                backlog.take(number)
+                answered += 1
+        assert read - answered <= 1000 + 64 + 512
+        if not backlog.has_room and dealer.oldest == 0:
+            assert read < 2 * (1000 + 64) + 512
+            dealer.answered(0)
+            backlog.take(0)
+            answered += 1
+    assert answered == 20_000
+
+
+def test_what_a_worker_gets_of_a_cluster(caplog: pytest.LogCaptureFixture) -> None:
+    cpu = [{"CPU": 16.0, "memory": 64e9}, {"CPU": 8.0, "memory": 32e9}]
+    gpu = [{"CPU": 16.0, "GPU": 4.0, "memory": 64e9}] * 2
+    engine = EngineConfig()
+    assert share_of(cpu, engine, None) == Share(2, 8, 0, {"threads": 8})
+    assert share_of(cpu, engine, 4) == Share(4, 4, 0, {"threads": 4, "kv_cache_memory": 8_000_000_000})
+    assert share_of(cpu, EngineConfig(threads=3), 1) == Share(1, 3, 0, {"threads": 3})
+    assert share_of(gpu, engine, None) == Share(8, 1, 1, {})
+    assert share_of(gpu, EngineConfig(tensor_parallel_size=4), None) == Share(2, 1, 4, {})
+    assert share_of(gpu, EngineConfig(device="cpu"), None) == Share(2, 16, 0, {"threads": 16})
+    assert not caplog.text
+    assert share_of(cpu, EngineConfig(threads=8), 4).workers == 4
+    assert "4 workers with 8 CPUs each need more than the 24 CPUs" in caplog.text
+    with pytest.raises(UsageError, match="no node"):
+        share_of([], engine, None)
