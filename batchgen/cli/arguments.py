@@ -14,7 +14,9 @@ __all__ = ["Source", "chosen_input"]
 Source = Annotated[
     str | None,
     typer.Argument(
-        metavar="INPUT", show_default=False, help="JSONL or Parquet: a path, an fsspec address, or - for stdin."
+        metavar="INPUT",
+        show_default=False,
+        help="JSONL, Parquet, Arrow or a dataset: a path, an fsspec address, or - for stdin.",
     ),
 ]
 

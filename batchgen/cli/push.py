@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from batchgen.cli.completion import complete_output
 from batchgen.cli.flags import PushConfig, StreamConfig
 from batchgen.cli.options import Chosen, options
 from batchgen.cli.streams import open_streams, print_summary
@@ -24,7 +25,12 @@ __all__ = ["checked_target", "push", "push_after"]
 @options(StreamConfig)
 def push(
     chosen: Chosen,
-    output: Annotated[Path, typer.Argument(metavar="OUTPUT", help="A finished folder, .parquet or .arrow file.")],
+    output: Annotated[
+        Path,
+        typer.Argument(
+            metavar="OUTPUT", help="A finished folder, .parquet or .arrow file.", autocompletion=complete_output
+        ),
+    ],
     repository: Annotated[str, typer.Argument(metavar="REPO", help="Name of the dataset on the hub, OWNER/NAME.")],
     private: Annotated[bool, typer.Option("--private", help="Make the dataset private.")] = False,
 ) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import doctest
 import re
 import shlex
 import textwrap
@@ -45,8 +46,9 @@ class Page:
         return frozenset(re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings)
 
     def snippets(self, language: str) -> list[str]:
-        """Fenced blocks in that language."""
-        return [code for name, code in _FENCED.findall(self.text) if name == language]
+        """Fenced blocks in that language; of a session of Python what was typed."""
+        blocks = [code for name, code in _FENCED.findall(self.text) if name == language]
+        return [_typed(code) if code.startswith(">>> ") else code for code in blocks]
 
     @cached_property
     def spans(self) -> list[str]:
@@ -62,6 +64,10 @@ class Page:
             for part in re.split(r"\s\d?[<>]+|\s\|\s|&&|;", line):
                 if found := re.search(r"(?:^|[\s/\"])batchgen (.+)", part):
                     yield shlex.split(found[1].rstrip('"'), comments=True)
+
+
+def _typed(session: str) -> str:
+    return "".join(example.source for example in doctest.DocTestParser().get_examples(session))
 
 
 def read_pages() -> dict[Path, Page]:
