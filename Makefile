@@ -3,6 +3,7 @@
 # make check    lint, format, types
 # make docs     docs/options.md, from the code
 # make simulate the table of scheduling policies, without a model
+# make tail     what uneven lengths cost, and a quarter of the cache, with a real model; TAIL="--quantization none"
 # make crash    fifty runs killed at random moments: nothing lost, nothing doubled
 # make peers    other engines beside ours; PEERS="--tools DIR --environments DIR --workloads DIR"
 # make memory   peak memory of ten thousand and of two million lines, and with one of 30 MB
@@ -21,7 +22,7 @@ SOURCES := pyproject.toml constraints.txt kernels/CMakeLists.txt $(wildcard kern
 export HF_HUB_OFFLINE := 1
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: run test check docs property simulate peers crash memory native test-kernels kernels-report test-gpu test-integrations test-completion test-airflow test-report clean help
+.PHONY: run test check docs property simulate tail peers crash memory native test-kernels kernels-report test-gpu test-integrations test-completion test-airflow test-report clean help
 
 help:
 	@sed -n 's/^# make/make/p' $(MAKEFILE_LIST)
@@ -91,6 +92,9 @@ docs: $(STAMP)
 
 simulate: $(STAMP)
 	$(PY) -m batchgen.bench.policies
+
+tail: $(STAMP)
+	$(PY) -m batchgen.bench.tail $(TAIL)
 
 test-kernels: $(STAMP)
 	$(PY) -m pytest tests/kernels --kernel-cases=40

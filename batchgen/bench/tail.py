@@ -24,7 +24,7 @@ from batchgen.job.loading import LoadedEngine, open_engine
 
 __all__ = ["Measured", "levelled", "main", "measure"]
 
-_FILES = ("skewed", "one prefix", "forest")
+_FILES = ("skewed", "forest")
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +119,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", help="default: the embedded one")
     parser.add_argument("--quantization", choices=("none", "int8"), default="int8")
-    parser.add_argument("--requests", type=int, default=400)
+    parser.add_argument("--requests", type=int, default=600)
     given = parser.parse_args()
     model, config = ModelConfig(model=given.model), EngineConfig(quantization=given.quantization)
     files = {name: list(FILES[name].requests(given.requests, random.Random(0))) for name in _FILES}

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import random
 from functools import cache
 
 import pytest
 
 from batchgen.bench.policies import FILES, POLICIES, compare
 from batchgen.bench.simulation import Outcome
+from batchgen.bench.tail import levelled
 
 CHOSEN = "…, simulated ahead"
 COUNT = 400
@@ -44,3 +46,13 @@ def test_documents_asked_in_any_order_are_read_once() -> None:
     lost = outcome("forest", "order of arrival, age", quarter=True)
     assert lost.redundancy > 2
     assert outcome("forest", CHOSEN, quarter=True).redundancy < 1.05
+
+
+def test_a_levelled_file_has_the_same_work() -> None:
+    requests = list(FILES["skewed"].requests(100, random.Random(0)))
+    level = levelled(requests)
+    assert len(level) == len(requests)
+    for sizes in ([len(one.prompt) for one in level], [one.length for one in level]):
+        assert max(sizes) - min(sizes) <= 1
+    assert sum(len(one.prompt) for one in level) == sum(len(one.prompt) for one in requests)
+    assert sum(one.length for one in level) == sum(one.length for one in requests)
