@@ -7,6 +7,7 @@
 # make crash    fifty runs killed at random moments: nothing lost, nothing doubled
 # make peers    other engines beside ours; PEERS="--tools DIR --environments DIR --workloads DIR"
 # make memory   peak memory of ten thousand and of two million lines, and with one of 30 MB
+# make planning planning beside generation: 100,000 rows of 500 tokens; PLANNING="--rows N --quantization int8"
 # make property the property tests with 10,000 examples each
 # make test-kernels   many random cases for each Triton kernel, under the interpreter
 # make test-gpu       the same on a GPU, the golden tests there, and what it reaches; GPU_ARGS="--chat FILE"
@@ -22,7 +23,7 @@ SOURCES := pyproject.toml constraints.txt kernels/CMakeLists.txt $(wildcard kern
 export HF_HUB_OFFLINE := 1
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: run test check docs property simulate tail peers crash memory native test-kernels kernels-report test-gpu test-integrations test-completion test-airflow test-report clean help
+.PHONY: run test check docs planning property simulate tail peers crash memory native test-kernels kernels-report test-gpu test-integrations test-completion test-airflow test-report clean help
 
 help:
 	@sed -n 's/^# make/make/p' $(MAKEFILE_LIST)
@@ -47,6 +48,9 @@ check: $(STAMP)
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/ruff format --check .
 	$(VENV)/bin/mypy
+
+planning: $(STAMP)
+	$(PY) -m tests.planning $(PLANNING)
 
 property: $(STAMP)
 	$(PY) -m pytest tests/property --hypothesis-profile=thorough

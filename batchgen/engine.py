@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
 from typing import Any
@@ -26,7 +26,9 @@ class Engine:
 
     def __init__(self, scheduler: Scheduler, runner: ModelRunner) -> None:
         self.scheduling_s = 0.0
-        """Seconds spent on deciding who computes what."""
+        """Seconds spent on deciding who computes what, while the runner had nothing to compute."""
+        self.hidden_s = 0.0
+        """Seconds spent on that while it had."""
         self._scheduler = scheduler
         self._runner = runner
 
@@ -53,7 +55,7 @@ class Engine:
         outcomes: list[Outcome] = []
         under_way: deque[tuple[StepPlan, Answer]] = deque()
         while True:
-            with self._scheduling():
+            with self._scheduling(under_way):
                 plan = self._scheduler.schedule()
             if plan is not None:
                 under_way.append((plan, self._runner.begin(plan)))
@@ -62,18 +64,22 @@ class Engine:
             if not exhausted and self._scheduler.stats().waiting < enough:
                 window = next(remaining, None)
                 exhausted = window is None
-                with self._scheduling():
+                with self._scheduling(under_way):
                     outcomes += self._scheduler.add(window or [])
             if under_way and (plan is None or len(under_way) > capacity.steps_ahead):
                 begun, answer = under_way.popleft()
                 result = answer()
-                with self._scheduling():
+                with self._scheduling(under_way):
                     outcomes += self._scheduler.commit(begun, result)
             elif plan is None and exhausted:
                 return
 
     @contextmanager
-    def _scheduling(self) -> Iterator[None]:
+    def _scheduling(self, under_way: Collection[object]) -> Iterator[None]:
         began = time.perf_counter()
         yield
-        self.scheduling_s += time.perf_counter() - began
+        seconds = time.perf_counter() - began
+        if under_way:
+            self.hidden_s += seconds
+        else:
+            self.scheduling_s += seconds

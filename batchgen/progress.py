@@ -47,7 +47,7 @@ class Progress:
     kernels_s: float = 0.0
     """Seconds of them within the kernels."""
     scheduling_s: float = 0.0
-    """Seconds of them spent on deciding who computes what."""
+    """Seconds of them spent on deciding who computes what, while nothing was computed."""
 
 
 class Reporter(Protocol):

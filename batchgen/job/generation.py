@@ -47,6 +47,7 @@ class Generation:
         """`emit` takes the results as they finish. `window`: see `Tracker`."""
         self.engine = engine
         self.elapsed_s = 0.0
+        self._first_step_s: float | None = None
         self._loaded = loaded
         self._log_requests = log_requests
         self._counts = counts
@@ -68,7 +69,10 @@ class Generation:
                     else:
                         self._tracker.refused(outcome)
                 self.elapsed_s = time.monotonic() - began
-                yield self._progress()
+                progress = self._progress()
+                if self._first_step_s is None and progress.running:
+                    self._first_step_s = self.elapsed_s
+                yield progress
         self.elapsed_s = time.monotonic() - began
 
     def effort(self, home: Path) -> Effort:
@@ -78,6 +82,8 @@ class Generation:
             scheduling_s=self.engine.scheduling_s,
             kernels_s=self._loaded.runner.kernel_s,
             bound_s=self._loaded.bound_s(self.engine.stats().work, home),
+            hidden_scheduling_s=self.engine.hidden_s,
+            first_step_s=self._first_step_s,
         )
 
     def _progress(self) -> Progress:

@@ -35,10 +35,14 @@ class Effort:
     seconds: float
     """Of all who computed: with several workers more than have passed."""
     scheduling_s: float
-    """Deciding who computes what."""
+    """Deciding who computes what, while nothing was computed."""
     kernels_s: float
     bound_s: float | None
     """The least that the same tokens take at the machine's rates; None where it was not calibrated."""
+    hidden_scheduling_s: float | None = None
+    """Deciding while a step was computed. None where other processes compute; `first_step_s` likewise."""
+    first_step_s: float | None = None
+    """Until the first step was begun."""
 
     @property
     def efficiency(self) -> float | None:
@@ -49,10 +53,12 @@ class Effort:
         """With what is left over: tokenising, detokenising, arrays, writing, and waiting for rows."""
         host_s = self.seconds - self.scheduling_s - self.kernels_s
         return {
-            "bound_s": None if self.bound_s is None else round(self.bound_s, 3),
+            "bound_s": _rounded(self.bound_s),
             "kernels_s": round(self.kernels_s, 3),
             "scheduling_s": round(self.scheduling_s, 3),
             "host_s": round(host_s, 3),
+            "hidden_scheduling_s": _rounded(self.hidden_scheduling_s),
+            "first_step_s": _rounded(self.first_step_s),
             "worker_s": round(self.seconds, 3),
         }
 
@@ -118,6 +124,10 @@ class Summary:
             "kernels": self.kernels,
             "precision": self.precision,
         }
+
+
+def _rounded(seconds: float | None) -> float | None:
+    return None if seconds is None else round(seconds, 3)
 
 
 def _ratio(part: float | None, whole: float) -> float | None:

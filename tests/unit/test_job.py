@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 import logging
 import random
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from threading import Event
 from typing import Any
 
 import datasets
@@ -20,11 +21,16 @@ from openai.types import Completion
 from openai.types.chat import ChatCompletion
 
 from batchgen.config import EngineConfig, InputConfig, JobConfig, ModelConfig, OutputConfig
+from batchgen.core.step import Answer, StepPlan
 from batchgen.errors import InvalidInputError, OutputLockedError, OutputMismatchError, StalledError, UsageError
 from batchgen.job import Summary, run_job
 from batchgen.job.calibration import calibrate
 from batchgen.model import calibration
+from batchgen.model.runner import Runner
 from batchgen.progress import Progress
+from batchgen.protocol.faults import RowFault
+from batchgen.protocol.request import GenRequest
+from batchgen.text.prompt import Prompter
 
 LONG_PROMPT = "the sea " * 80
 
@@ -356,3 +362,29 @@ def test_the_summary_tells_where_the_time_went(
     assert told["efficiency"] == round(effort.bound_s / summary.generation_s, 3)
     parts = [told["time"][name] for name in ("kernels_s", "scheduling_s", "host_s")]
     assert sum(parts) == pytest.approx(summary.generation_s, abs=0.01)
+
+
+def test_steps_are_computed_while_rows_are_encoded(
+    tiny_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    encode, begin = Prompter.encode, Runner.begin
+    computing = Event()
+
+    def encode_in_time(prompter: Prompter, request: GenRequest) -> list[Sequence[int]] | RowFault:
+        assert int(request.custom_id) < 40 or computing.wait(60), "nothing is computed before all are encoded"
+        return encode(prompter, request)
+
+    def begin_told(runner: Runner, plan: StepPlan) -> Answer:
+        computing.set()
+        return begin(runner, plan)
+
+    monkeypatch.setattr(Prompter, "encode", encode_in_time)
+    monkeypatch.setattr(Runner, "begin", begin_told)
+    source = write(tmp_path / "in.jsonl", [json.dumps(line(str(n), temperature=0)) for n in range(200)])
+    summary = run(job(tiny_model, source, tmp_path / "out"), tmp_path)
+    assert summary.counts.completed == 200
+    assert summary.effort is not None
+    assert summary.effort.first_step_s is not None
+    assert summary.effort.first_step_s < summary.generation_s
+    assert summary.effort.hidden_scheduling_s is not None
+    assert summary.effort.hidden_scheduling_s > 0
