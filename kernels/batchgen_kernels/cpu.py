@@ -23,6 +23,8 @@ __all__ = ["NativeProgram", "available", "instruction_sets", "unavailable_reason
 _ROTATED = 64
 _WIDEST_QUANTIZED = 32_768
 _WIDEST_QUANTIZED_HEAD = 1_024
+_LANES = 16
+"""Positions, and components, that an int8 cache keeps together."""
 
 
 def available() -> bool:
@@ -86,8 +88,15 @@ class NativeProgram:
 
     def kv_cache(self, num_kv_heads: int, head_dim: int, precision: ops.Precision) -> ops.KVCache:
         quantized = precision == "int8"
-        if quantized and head_dim > _WIDEST_QUANTIZED_HEAD:
-            raise ValueError(f"an int8 cache needs heads of at most {_WIDEST_QUANTIZED_HEAD}, got {head_dim}")
+        if quantized and (head_dim % _LANES or head_dim > _WIDEST_QUANTIZED_HEAD):
+            raise ValueError(
+                f"an int8 cache needs heads of a multiple of {_LANES} and at most {_WIDEST_QUANTIZED_HEAD} numbers, "
+                f"got {head_dim}"
+            )
+        if quantized and self._shape.block_size % _LANES:
+            raise ValueError(
+                f"an int8 cache needs blocks of a multiple of {_LANES} tokens, got {self._shape.block_size}"
+            )
         self._caches.append(self._program.cache(num_kv_heads, head_dim, quantized))
         return self._caches[-1]
 

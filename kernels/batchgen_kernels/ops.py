@@ -317,8 +317,9 @@ class Program(Replayed, Protocol):
         """Key and value storage of one layer.
 
         int8: each key (after its norm and position) and each value, D numbers of one token and head, is quantised as
-        steps 1 and 2 of `Precision` say, step 1 only for D a multiple of 64. Attention reads the numbers times their
-        scale, rotated back. Raises `ValueError` for a form that this program has not.
+        steps 1 and 2 of `Precision` say, step 1 only for D a multiple of 64; so is each query before it meets keys.
+        Attention reads the numbers times their scales, rotated back. Raises `ValueError` for a form that this program
+        has not.
         """
         ...
 

@@ -137,7 +137,7 @@ class _KVCache:
     precision: ops.Precision
 
     def stored(self, x: torch.Tensor) -> torch.Tensor:
-        """What comes back of x [..., D] once it was stored."""
+        """What comes back of x [..., D] once it was stored; queries are rounded alike."""
         if self.precision == "float32":
             return x
         rotated = hadamard if x.shape[-1] % _ROTATED == 0 else torch.clone
@@ -334,7 +334,7 @@ class TorchProgram:
             cos, sin = table.cos[step.positions, None], table.sin[step.positions, None]
             store.keys.view(-1, heads, head_dim)[step.slots] = store.stored(_rotate(k, cos, sin))
             store.values.view(-1, heads, head_dim)[step.slots] = store.stored(v)
-            rows[:, :q_heads] = _rotate(q, cos, sin)
+            rows[:, :q_heads] = store.stored(_rotate(q, cos, sin))
 
         self._ops.append(op)
 

@@ -201,12 +201,11 @@ void bind_storage(nb::module_& m) {
     nb::class_<Cache>(m, "Cache").def("numpy", [](nb::handle self) {
         const CacheView view = nb::cast<Cache&>(self).view;
         const size_t blocks = view.num_blocks, heads = view.kv_heads, dim = view.head_dim, size = view.block_size;
-        const std::initializer_list<size_t> keys{blocks, heads, dim, size}, values{blocks, heads, size, dim};
         if (!view.key_scales)
-            return nb::tuple(nb::make_tuple(view_of((float*)view.keys, keys, self),
-                                            view_of((float*)view.values, values, self)));
-        return nb::tuple(nb::make_tuple(view_of((int8_t*)view.keys, keys, self),
-                                        view_of((int8_t*)view.values, values, self),
+            return nb::tuple(nb::make_tuple(view_of((float*)view.keys, {blocks, heads, dim, size}, self),
+                                            view_of((float*)view.values, {blocks, heads, size, dim}, self)));
+        return nb::tuple(nb::make_tuple(view_of((uint8_t*)view.keys, {blocks, heads, dim / 4, size, 4}, self),
+                                        view_of((int8_t*)view.values, {blocks, heads, size / 4, dim, 4}, self),
                                         view_of(view.key_scales, {blocks, heads, size}, self),
                                         view_of(view.value_scales, {blocks, heads, size}, self)));
     });

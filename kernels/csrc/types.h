@@ -95,14 +95,14 @@ struct OperandView {
 
 // Keys and values of one layer. A block's keys lie transposed, so that one vector holds one component of many
 // positions and scores need no horizontal sums; its values lie position by position. Elements are float, or int8 where
-// there are scales: ops.Program.kv_cache.
+// there are scales (ops.Program.kv_cache), and then four components or positions lie side by side and keys are k + 128.
 struct CacheView {
     int num_blocks;
     int block_size;
     int kv_heads;         // Hk
     int head_dim;         // D
-    void* keys;           // [num_blocks, Hk, D, block_size]
-    void* values;         // [num_blocks, Hk, block_size, D]
+    void* keys;           // [num_blocks, Hk, D, block_size] or [num_blocks, Hk, D / 4, block_size, 4] uint8
+    void* values;         // [num_blocks, Hk, block_size, D] or [num_blocks, Hk, block_size / 4, D, 4] int8
     float* key_scales;    // [num_blocks, Hk, block_size] or null
     float* value_scales;  // likewise
 };

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -181,6 +181,16 @@ class Rotation:
 
 
 @dataclass(frozen=True)
+class Rounding:
+    """What one rotate_store leaves in an int8 cache: numbers [T, Hk, D] and scales [T, Hk]."""
+
+    keys: npt.NDArray[np.int16]
+    key_scales: Floats
+    values: npt.NDArray[np.int8]
+    value_scales: Floats
+
+
+@dataclass(frozen=True)
 class Rotary:
     """A rotate_store op: weights of the norms or None, angles [positions, D / 2]."""
 
@@ -203,31 +213,44 @@ class Rotary:
         """Queries and what the cache holds at each token's slot; the rest of the cache stays NaN."""
         shape = shape_for(segments, block_size)
         program = NativeProgram(shape, threads, isa)
-        buffer = program.buffer(qkv.shape[1], TOKENS)
-        cache = cast("_native.Cache", program.kv_cache(self.kv_heads, self.dim, "float32"))
-        small = cast("_native.Cache", program.kv_cache(self.kv_heads, self.dim, "int8"))
-        q_norm, k_norm = self.weights if self.normed else (None, None)
-        table = program.rotary_table(self.angles.cos(), self.angles.sin())
-        again = program.buffer(qkv.shape[1], TOKENS)
-        program.rotate_store(buffer, cache, table, q_norm, k_norm, EPS)
-        program.rotate_store(again, small, table, q_norm, k_norm, EPS)
+        buffer, cache = self.record(program, qkv, "float32")
         batch = make_batch(segments, shape, np.random.default_rng(2))
         keys, values = cast("tuple[Floats, Floats]", cache.numpy())
         keys.fill(np.nan)
         values.fill(np.nan)
-        buffer.numpy(len(qkv))[:] = again.numpy(len(qkv))[:] = qkv
         program.run(batch)
         blocks, offsets = batch.slots // block_size, batch.slots % block_size
         stored = keys[blocks, :, :, offsets], values[blocks, :, offsets]
-        for place, part in enumerate(stored):
-            numbers, scales = rounded(part)
-            held = small.numpy()[place]
-            at = held[blocks, :, :, offsets] if place == 0 else held[blocks, :, offsets]
-            np.testing.assert_array_equal(at, numbers)
-            np.testing.assert_array_equal(small.numpy()[2 + place][blocks, :, offsets], scales)
         assert np.isfinite(keys).sum() == np.isfinite(values).sum() == stored[0].size
         queries = buffer.numpy(len(qkv))[:, : self.q_heads * self.dim].reshape(len(qkv), self.q_heads, self.dim)
         return Rotation(queries.copy(), *stored)
+
+    def rounds(self, qkv: Floats, segments: list[Segment], block_size: int, isa: str) -> Rounding:
+        """What an int8 cache holds at each token's slot."""
+        shape = shape_for(segments, block_size)
+        program = NativeProgram(shape, 2, isa)
+        _, cache = self.record(program, qkv, "int8")
+        batch = make_batch(segments, shape, np.random.default_rng(2))
+        program.run(batch)
+        blocks, offsets = batch.slots // block_size, batch.slots % block_size
+        keys, values, key_scales, value_scales = cast("tuple[npt.NDArray[Any], ...]", cache.numpy())
+        return Rounding(
+            keys[blocks, :, :, offsets].reshape(len(qkv), self.kv_heads, self.dim).astype(np.int16) - 128,
+            key_scales[blocks, :, offsets],
+            values[blocks, :, offsets // 4, :, offsets % 4],
+            value_scales[blocks, :, offsets],
+        )
+
+    def record(
+        self, program: NativeProgram, qkv: Floats, precision: ops.Precision
+    ) -> tuple[_native.Buffer, _native.Cache]:
+        buffer = cast("_native.Buffer", program.buffer(qkv.shape[1], TOKENS))
+        cache = cast("_native.Cache", program.kv_cache(self.kv_heads, self.dim, precision))
+        q_norm, k_norm = self.weights if self.normed else (None, None)
+        table = program.rotary_table(self.angles.cos(), self.angles.sin())
+        program.rotate_store(buffer, cache, table, q_norm, k_norm, EPS)
+        buffer.numpy(len(qkv))[:] = qkv
+        return buffer, cache
 
     def turned(self, x: Floats, weight: torch.Tensor, positions: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:
         """x [T, heads, D] normed and rotated in float64."""
@@ -272,3 +295,20 @@ def test_rotate_store(
         for name in ("queries", "keys", "values"):
             bits, own = getattr(done, name)[t], getattr(single, name)[0]
             np.testing.assert_array_equal(bits.view(np.uint32), own.view(np.uint32))
+
+
+@each_set
+@pytest.mark.parametrize("block_size", [16, 48])
+@pytest.mark.parametrize("dim", [16, 80, 128])
+def test_an_int8_cache_holds_what_the_float32_one_does_rounded(instruction_set: str, dim: int, block_size: int) -> None:
+    segments, rotary = [(0, 5), (37, 9)], Rotary(6, 3, dim, normed=True)
+    qkv = random_rows(14, 12 * dim, seed=dim)
+    exact = rotary.run(qkv, segments, block_size, 1, instruction_set)
+    held = rotary.rounds(qkv, segments, block_size, instruction_set)
+    for part, numbers, scales in (
+        (exact.keys, held.keys, held.key_scales),
+        (exact.values, held.values, held.value_scales),
+    ):
+        expected, expected_scales = rounded(part)
+        np.testing.assert_array_equal(numbers, expected)
+        np.testing.assert_array_equal(scales, expected_scales)
