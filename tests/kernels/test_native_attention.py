@@ -156,7 +156,7 @@ def test_attention_follows_its_definition(
         for history, (start, count) in zip(histories, segments, strict=True)
         for position in range(start, start + count)
     ]
-    tolerance = 2e-5 if heads.cache == "float32" else 2e-4  # weights of 16 bits
+    tolerance = 2e-5 if heads.cache == "float32" else 5e-4  # weights of 16 bits
     np.testing.assert_allclose(out, expected, rtol=tolerance, atol=tolerance)
 
 
