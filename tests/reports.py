@@ -47,6 +47,7 @@ def told(samples: Samples, last: Progress, **more: Any) -> dict[str, Any]:
     return {
         "began": 1_700_000_000.0,
         "shard": None,
+        "workers": 1,
         "state": "finished",
         "bound_s": 1.0,
         "stages": {"loading model": 2.0},
@@ -71,6 +72,8 @@ def some_run(seconds: float = 30.0, seed: int = 0, **more: Any) -> dict[str, Any
             running=generator.randrange(17),
             kv_used=generator.random(),
             needed_tokens=state.computed_tokens,
+            kernels_s=state.kernels_s + 0.007,
+            scheduling_s=state.scheduling_s + 0.001,
         )
         samples.push(state)
     samples.close(state)

@@ -103,7 +103,8 @@ class RunHistory:
         self._stage, self._stage_began = "", clock()
         self._written_at = 0.0
         self._failed = False
-        self._told: dict[str, Any] = {"format": 1, "began": round(clock(), 3), "shard": shard, "bound_s": None}
+        began = round(clock(), 3)
+        self._told: dict[str, Any] = {"format": 1, "began": began, "shard": shard, "workers": 1, "bound_s": None}
 
     def stage(self, text: str) -> None:
         """A new part of the run begins."""
@@ -111,7 +112,7 @@ class RunHistory:
         self._stage = text
 
     def tell(self, **facts: Any) -> None:
-        """Note facts of the run: `engine`, `machine`, `bound_s`."""
+        """Note facts of the run: `engine`, `machine`, `workers`, `bound_s`."""
         self._told.update(facts)
 
     def update(self, progress: Progress) -> None:

@@ -33,6 +33,7 @@ from batchgen.progress import Progress
 from batchgen.ui.report import Report, render
 from batchgen.ui.report.charts import histogram, quantile
 from batchgen.ui.report.timeline import timeline
+from batchgen.ui.report.totals import run_lines, time_parts
 from tests.reports import HOSTILE, a_report, row, some_run, told
 from tests.unit.test_job import BAD, GOOD, Silent, job, line, run, write
 
@@ -93,6 +94,20 @@ def test_a_page_is_whole_and_needs_nothing_beside_itself() -> None:
     hashed = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     assert f"script-src 'sha256-{hashed}'" in (policy or "")
     assert (policy or "").startswith("default-src 'none'")
+
+
+def test_the_time_of_several_workers_is_added_up() -> None:
+    """Two workers that were as busy as one: the same efficiency, the same shares of the time, the same occupancy."""
+    alone = some_run()
+    both = {**alone, "workers": 2, "bound_s": 2.0, "progress": dict(alone["progress"])}
+    both["progress"] |= {name: 2 * alone["progress"][name] for name in ("kernels_s", "scheduling_s")}
+    both["samples"] = {**alone["samples"], "running": [2 * some for some in alone["samples"]["running"]]}
+    assert [part.width for part in time_parts([alone])] == [part.width for part in time_parts([both])]
+    assert [line.efficiency for line in run_lines([alone])] == [line.efficiency for line in run_lines([both])]
+    one, two = timeline([alone]), timeline([both])
+    assert one is not None
+    assert two is not None
+    assert one.means["running"] == pytest.approx(two.means["running"])
 
 
 def test_every_picture_has_words_and_every_table_heads() -> None:

@@ -121,7 +121,7 @@ def _values(run: Mapping[str, Any], edges: Floats) -> dict[str, Floats]:
     return {
         **{name: grown(field) / seconds for name, field in _COUNTERS.items()},
         "rows": (grown("rows_done") - grown("rows_resumed")) / seconds,
-        "running": share(mean("running"), "max_num_seqs"),
+        "running": share(mean("running") / run["workers"], "max_num_seqs"),
         "step": share(per_step, "max_num_batched_tokens"),
         "kv": mean("kv_used"),
         "waiting": mean("waiting"),

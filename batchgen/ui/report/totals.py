@@ -72,21 +72,23 @@ def headline(report: Report) -> list[Tile]:
         if whole:
             redundancy = _sum(whole, "computed_tokens") / _sum(whole, "needed_tokens")
             tiles.append(Tile("Computed ÷ needed", f"{redundancy:.3f}", "tokens; 1 is the least"))
-        if known := [run for run in runs if run["bound_s"] is not None and run["progress"]["elapsed_s"]]:
-            share = sum(run["bound_s"] for run in known) / _sum(known, "elapsed_s")
+        if known := [run for run in runs if run["bound_s"] is not None and _seconds(run)]:
+            share = sum(run["bound_s"] for run in known) / sum(map(_seconds, known))
             tiles.append(Tile("Efficiency", f"{share:.0%}", "of what the machine was measured to reach"))
     return tiles
 
 
 def time_parts(runs: Runs) -> list[Part]:
-    """Where the seconds went, from the loading of the model on."""
+    """Where the seconds of all workers went, from the loading of the model on."""
     kernels, scheduling = _sum(runs, "kernels_s"), _sum(runs, "scheduling_s")
-    before = sum(seconds for run in runs for stage, seconds in run["stages"].items() if stage != "generating")
+    before = sum(
+        run["workers"] * seconds for run in runs for stage, seconds in run["stages"].items() if stage != "generating"
+    )
     return _parts(
         {
             "kernels": kernels,
             "scheduling": scheduling,
-            "all else (text, arrays, writing)": max(0.0, _sum(runs, "elapsed_s") - kernels - scheduling),
+            "all else (text, arrays, writing)": max(0.0, sum(map(_seconds, runs)) - kernels - scheduling),
             "before generation (loading the model)": before,
         }
     )
@@ -114,10 +116,15 @@ def run_lines(runs: Runs) -> list[RunLine]:
                 computed_tokens=told["computed_tokens"],
                 output_tokens=told["output_tokens"],
                 preemptions=told["preemptions"],
-                efficiency=bound / told["elapsed_s"] if bound is not None and told["elapsed_s"] else None,
+                efficiency=bound / _seconds(run) if bound is not None and _seconds(run) else None,
             )
         )
     return lines
+
+
+def _seconds(run: Mapping[str, Any]) -> float:
+    """Of generation, of all workers."""
+    return float(run["progress"]["elapsed_s"] * run["workers"])
 
 
 def _sum(runs: Runs, name: str) -> float:
