@@ -99,7 +99,7 @@ def decode_attention(sequences: int, context: int) -> float:
     out = torch.empty(sequences, heads * head_dim, device=DEVICE, dtype=torch.bfloat16)
     partials = (torch.empty(4096, heads * head_dim, device=DEVICE), torch.empty(4096, heads, 2, device=DEVICE))
     processors = torch.cuda.get_device_properties(DEVICE).multi_processor_count
-    tile = launch.ATTENTION_ROWS // (heads // kv_heads)
+    tile = launch.attention_tile(cache, qkv.dtype).rows // (heads // kv_heads)
     limits = AttentionLimits(launch.SPLIT, tile, block, None, 10_000, 4096, -(-2 * processors // kv_heads))
     plan = plan_attention(batch, limits)
     moved = [

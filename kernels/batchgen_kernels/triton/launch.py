@@ -20,10 +20,11 @@ from batchgen_kernels.triton.device import int8, rotary, rows
 from batchgen_kernels.triton.storage import KVCache, LinearWeight, Operand, RotaryTable
 
 __all__ = [
-    "ATTENTION_ROWS",
     "SPLIT",
     "AttentionArrays",
+    "AttentionTile",
     "attention",
+    "attention_tile",
     "gated",
     "linear",
     "norm",
@@ -35,9 +36,6 @@ __all__ = [
 
 SPLIT = 256
 """Positions of a context in one split of attention."""
-ATTENTION_ROWS = 64
-"""Queries times heads in a tile, for a prompt's chunk and for a single token alike: with one instruction shape for all
-a query's bits are the same in both. Single tokens are bound by reading keys and values, not by the rows left empty."""
 _TYPES: Mapping[torch.dtype, tl.dtype] = MappingProxyType(
     {torch.float32: tl.float32, torch.float16: tl.float16, torch.bfloat16: tl.bfloat16}
 )
@@ -45,6 +43,19 @@ _COLUMNS = 1024
 _ROTATED = 64
 _HEADS = 8
 """Heads that one program rotates."""
+
+
+@dataclass(frozen=True, slots=True)
+class AttentionTile:
+    """How much one program of attention has at hand. The same for a prompt's chunk and for a single token: with one
+    instruction shape for all a query's bits are the same in both. Single tokens are bound by reading keys and values,
+    not by the rows left empty."""
+
+    rows: int
+    """Queries times heads."""
+    positions: int
+    """Keys and values that are read at once."""
+    warps: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,7 +148,7 @@ def attention(
 ) -> None:
     """Attention of all items of a plan, then the merge of what was cut."""
     heads = out.shape[1] // cache.head_dim
-    block_d = max(16, triton.next_power_of_2(cache.head_dim))
+    block_d, tile = _block_d(cache), attention_tile(cache, qkv.dtype)
     scaled = cache.key_scales is not None
     # With the scales of an int8 cache in them weights are too small for float16.
     weight = torch.bfloat16 if scaled and qkv.dtype is torch.float16 else qkv.dtype
@@ -165,15 +176,15 @@ def attention(
             BLOCK_D=block_d,
             BLOCK_SIZE=block_size,
             SPLIT=SPLIT,
-            ROWS=ATTENTION_ROWS,
-            TILE=attention_tile(block_d, qkv.dtype),
+            ROWS=tile.rows,
+            TILE=tile.positions,
             ITEM=arrays.items.shape[1],
             WINDOWED=window is not None,
             SCALED=scaled,
             DOT=dot_type(qkv.dtype),
             WEIGHT=_TYPES[weight],
             VALUE_DOT=dot_type(weight),
-            num_warps=4,
+            num_warps=tile.warps,
             num_stages=2,
             enable_fp_fusion=False,
         )
@@ -190,9 +201,19 @@ def attention(
         )
 
 
-def attention_tile(block_d: int, dtype: torch.dtype) -> int:
-    """Positions that are read at once: so many that keys and values fit into shared memory."""
-    return 64 if block_d * dtype.itemsize <= 256 else 32
+def attention_tile(cache: KVCache, dtype: torch.dtype) -> AttentionTile:
+    """The largest tile whose numbers stay in registers and shared memory: see `make kernels-report`."""
+    size, quantized = _block_d(cache), cache.key_scales is not None
+    large = size > 128
+    if dtype is torch.float32:
+        return AttentionTile((32 if large else 64) // (2 if quantized else 1), 32 if size <= 64 else 16, 8)
+    if large:
+        return AttentionTile(32 if quantized else 64, 32, 8)
+    return AttentionTile(64, 64, 8 if quantized and size == 128 else 4)
+
+
+def _block_d(cache: KVCache) -> int:
+    return max(16, int(triton.next_power_of_2(cache.head_dim)))
 
 
 def dot_type(dtype: torch.dtype) -> tl.dtype:

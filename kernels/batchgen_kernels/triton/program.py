@@ -287,7 +287,9 @@ class TritonProgram:
     def _kind(self, cache: KVCache, width: int, window: int | None) -> int:
         """The number of the kind of attention with these limits; layers of one kind share a plan."""
         group = width // cache.head_dim // cache.heads
-        tile_tokens = launch.ATTENTION_ROWS // group
+        tile_tokens = launch.attention_tile(cache, self._dtype).rows // group
+        if not tile_tokens:
+            raise ValueError(f"{group} query heads to a key head are more than a tile of attention holds")
         limits = AttentionLimits(
             split=launch.SPLIT,
             tile_tokens=tile_tokens,
