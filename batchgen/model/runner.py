@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import time
 from collections.abc import Callable
 from functools import partial
@@ -112,6 +113,8 @@ class Runner:
     def close(self) -> None:
         """Give back weights, keys and values, and end the other processes."""
         self._program = self._ahead = self._decoder = None
+        # A program's ops refer to it. Its memory is wanted back now: on a GPU the next model has no room beside it.
+        gc.collect()
         if self._team is not None:
             self._team.close()
             self._team = None

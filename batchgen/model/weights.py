@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Sequence
 from pathlib import Path
@@ -19,6 +20,9 @@ from batchgen.model.spec import DecoderSpec
 __all__ = ["WeightSource", "open_weights"]
 
 Shape = tuple[int, ...]
+
+_DRAWN = 1_000_003
+"""Numbers of a dummy weight that are drawn; they repeat, at other columns. Billions would take minutes."""
 
 
 class WeightSource(Protocol):
@@ -91,4 +95,6 @@ class DummySource:
         if name.endswith("norm.weight"):
             return torch.ones(shape)
         generator = torch.Generator().manual_seed(crc32(name.encode()))
-        return torch.empty(shape, dtype=self._dtype).uniform_(-0.03, 0.03, generator=generator)
+        count = math.prod(shape)
+        drawn = torch.empty(min(count, _DRAWN), dtype=self._dtype).uniform_(-0.03, 0.03, generator=generator)
+        return drawn.repeat(-(-count // _DRAWN))[:count].view(shape)

@@ -57,7 +57,7 @@ def rotate(x, WIDTH: tl.constexpr, BLOCK: tl.constexpr):
     tl.store(place, rotated(y, 1, BLOCK).to(x.dtype.element_ty), mask=inside)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["rows"])  # else it is compiled anew for one row and for multiples of 16
 def linear_int8(
     x,
     x_scales,
