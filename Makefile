@@ -10,7 +10,7 @@
 # make planning planning beside generation: 100,000 rows of 500 tokens; PLANNING="--rows N --quantization int8"
 # make property the property tests with 10,000 examples each
 # make test-kernels   many random cases for each Triton kernel, under the interpreter
-# make test-gpu       the same on a GPU, the golden tests there, and what it reaches; GPU_ARGS="--chat FILE"
+# make test-gpu       a case of each on a GPU, the golden tests there, and what it reaches; GPU_PY=python3, GPU_ARGS="--chat FILE"
 # make kernels-report registers, spills and shared memory of each Triton kernel; needs no GPU
 # make test-integrations  what needs programs or environments of its own: test-completion, test-airflow, test-report
 # make test-completion    completion in bash, and in zsh and fish where they are installed or can be
@@ -103,13 +103,30 @@ tail: $(STAMP)
 test-kernels: $(STAMP)
 	$(PY) -m pytest tests/kernels --kernel-cases=40
 
-test-gpu: $(STAMP)
-	BATCHGEN_TEST_DEVICE=cuda $(PY) -m pytest tests/kernels/triton tests/golden/test_triton.py --kernel-cases=3
-	PYTHONPATH=kernels $(PY) kernels/bench/gpu.py $(GPU_ARGS)
+# The machine of a GPU brings a Python with everything (docs/performance.md says what): nothing is installed there.
+# Most of the time goes into compiling, so the tests run in several processes.
+GPU_PY ?= $(PY)
+GPU_TESTS := tests/kernels/triton tests/golden/test_triton.py
+GPU_PARTS := "of_ragged and 64-" "of_ragged and 80-" "of_ragged and 128-" "of_ragged and 256-" "test_rows.py" \
+	"not of_ragged and not test_rows.py and not test_compile.py"
+
+test-gpu: export PYTHONPATH := .:kernels
+test-gpu:
+	mkdir -p build/gpu
+	failed=0; jobs=; number=0; \
+	for part in $(GPU_PARTS); do \
+		number=$$((number + 1)); \
+		BATCHGEN_TEST_DEVICE=cuda $(GPU_PY) -m pytest -q $(GPU_TESTS) -k "$$part" > build/gpu/tests-$$number.log 2>&1 & \
+		jobs="$$jobs $$!"; \
+	done; \
+	for job in $$jobs; do wait $$job || failed=1; done; \
+	tail -n 12 build/gpu/tests-*.log; \
+	$(GPU_PY) kernels/bench/gpu.py $(GPU_ARGS) || failed=1; \
+	exit $$failed
 
 kernels-report: $(STAMP)
 	PYTHONPATH=kernels $(PY) kernels/bench/triton_report.py --dtype bfloat16
-	PYTHONPATH=kernels $(PY) kernels/bench/triton_report.py --dtype float32 --head-dim 128
+	PYTHONPATH=kernels $(PY) kernels/bench/triton_report.py --dtype float32
 
 crash: $(STAMP)
 	$(PY) -m tests.crash --rounds 50

@@ -106,5 +106,5 @@ def test_steps_are_begun_before_the_tokens_of_the_last_are_read(tmp_path: Path) 
     found, ahead = run(1)
     assert ahead == NEW_TOKENS - 1
     assert [s.output for s in found] == [expected[0].output[:2], *(s.output for s in expected[1:])]
-    assert [s.logprobs for s in found] == [s.logprobs for s in expected]
+    assert [len(s.logprobs) for s in found] == [0, NEW_TOKENS, 0]
     worker.end_with(runner.close)
