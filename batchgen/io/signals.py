@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
 
-__all__ = ["uninterrupted"]
+__all__ = ["rearm", "uninterrupted"]
 
 _WAITING = (signal.SIGINT, signal.SIGTERM, signal.SIGALRM)
 
@@ -43,3 +43,13 @@ def uninterrupted() -> Iterator[None]:
                 signal.signal(number, handler)
         for late in arrived:
             signal.raise_signal(late)
+
+
+def rearm() -> None:
+    """Have Python hear signals again that a library's native code has taken for itself. For the main thread; in others
+    this does nothing."""
+    if threading.current_thread() is threading.main_thread():
+        for number in _WAITING:
+            handler = signal.getsignal(number)
+            if callable(handler):
+                signal.signal(number, handler)

@@ -11,6 +11,7 @@ from typing import Any
 
 from batchgen.core.scheduler import SchedulerStats
 from batchgen.errors import OutOfResourcesError, UsageError
+from batchgen.io.signals import rearm
 from batchgen.job.arrivals import Arrival
 from batchgen.job.backlog import Backlog
 from batchgen.job.crew import Assignment, Crew, OpenCrew
@@ -50,6 +51,7 @@ def crew_of(open_fleet: OpenFleet) -> OpenCrew:
         try:
             fleet = thread.call(open_fleet, _orders(job))
             close = fleet.close
+            rearm()  # what a cluster's client brings may have handlers of its own
             pool = _Pool(job, fleet, thread)
             pool.gather()
             yield pool
