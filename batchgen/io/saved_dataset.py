@@ -17,7 +17,7 @@ from batchgen.io.table import PIECE_ROWS, Table, pieces
 if TYPE_CHECKING:
     import datasets
 
-__all__ = ["chosen_split", "dataset_table", "is_saved", "quiet_datasets", "quiet_hub", "saved_table"]
+__all__ = ["chosen_split", "dataset_table", "is_saved", "quiet_datasets", "quiet_hub", "saved_files", "saved_table"]
 
 _DICT, _STATE = "dataset_dict.json", "state.json"
 
@@ -26,6 +26,11 @@ def is_saved(source: str) -> bool:
     """Whether a path is the folder of a saved `Dataset` or `DatasetDict`."""
     folder = Path(source)
     return (folder / _DICT).is_file() or (folder / _STATE).is_file()
+
+
+def saved_files(source: str) -> list[str]:
+    """The files of such a folder, without those that datasets keeps there of what was made of it."""
+    return sorted(str(path) for path in Path(source).rglob("[!.]*") if path.is_file() and path.name[:6] != "cache-")
 
 
 @contextmanager

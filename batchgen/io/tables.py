@@ -14,7 +14,7 @@ from batchgen.errors import UsageError
 from batchgen.io.arrow_file import arrow_table
 from batchgen.io.hub_dataset import hub_dataset_of, hub_identity, hub_table
 from batchgen.io.parquet import parquet_table
-from batchgen.io.saved_dataset import is_saved, saved_table
+from batchgen.io.saved_dataset import is_saved, saved_files, saved_table
 from batchgen.io.source import is_stream, source_identity
 from batchgen.io.table import Table
 
@@ -57,8 +57,8 @@ def input_identity(config: InputConfig) -> str | None:
         return hub_identity(dataset, config)
     if is_stream(source) or not (is_saved(source) or _is_folder(source) or _is_pattern(source)):
         return source_identity(source)
-    files = [str(path) for path in sorted(Path(source).rglob("*"))] if is_saved(source) else _files(source)
-    identities = [(file, source_identity(file)) for file in files if not Path(file).is_dir()]
+    files = saved_files(source) if is_saved(source) else _files(source)
+    identities = [(file, source_identity(file)) for file in files]
     if any(identity is None for _, identity in identities):
         return None
     return hashlib.sha256(repr((identities, config.split)).encode()).hexdigest()

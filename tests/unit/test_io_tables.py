@@ -225,6 +225,8 @@ def test_the_identity_changes_with_any_of_the_files(tmp_path: Path) -> None:
         before = input_identity(config(tmp_path / source))
         assert before is not None
         assert before == input_identity(config(tmp_path / source))
+        (tmp_path / "saved" / "train" / "cache-0123.arrow").touch()
+        assert before == input_identity(config(tmp_path / source))
         (tmp_path / file).touch()
         assert before != input_identity(config(tmp_path / source))
     assert input_identity(config(tmp_path / "saved", split="a")) != input_identity(config(tmp_path / "saved"))
