@@ -29,7 +29,7 @@ def report_of(output: Path) -> Report:
     """
     pieces = _pieces(output)
     folders = [kept_folder(piece) for piece in pieces]
-    runs = list(chain.from_iterable(map(read_runs, folders)))
+    runs = list(chain.from_iterable(map(_runs, folders)))
     manifest = next((found for folder in folders if (found := manifest_of(folder)) is not None), None)
     status = status_of(output) if manifest is not None else None
     return Report(
@@ -48,6 +48,14 @@ def _pieces(output: Path) -> list[Path]:
     if output.exists() or manifest_of(folder) is not None or is_held(folder):
         return [output]
     return [shard.path for shard in shards_beside(output)] or [output]
+
+
+def _runs(folder: Path) -> Iterator[Mapping[str, Any]]:
+    """The runs of a folder. One that says that it is running, while nobody writes there, was killed."""
+    runs = read_runs(folder)
+    at_work = len(runs) - 1 if is_held(folder) else None
+    for number, run in enumerate(runs):
+        yield {**run, "state": "killed"} if run["state"] == "running" and number != at_work else run
 
 
 def _settings(

@@ -18,11 +18,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from filelock import FileLock
 from hypothesis import given
 from hypothesis import strategies as st
 
 from batchgen.errors import UsageError
 from batchgen.io.figures import DETAILS
+from batchgen.io.history import run_files, write_run
 from batchgen.io.schema import result_schema
 from batchgen.io.shards import shard_folder
 from batchgen.job import gathering, run_job
@@ -283,6 +285,17 @@ def test_shards_that_are_not_merged_yet(tiny_model: Path, tmp_path: Path) -> Non
     report = report_of(tmp_path / "out")
     assert (report.figures.rows, report.state, len(report.runs)) == (9, "finished", 2)
     assert "added up over shards" in render(report)
+
+
+def test_a_run_that_was_killed(tiny_model: Path, tmp_path: Path) -> None:
+    """Its file says to the end of time that it is running; who holds no lock is not."""
+    source = write(tmp_path / "in.jsonl", [json.dumps(line("a", temperature=0))])
+    run(job(tiny_model, source, tmp_path / "out"), tmp_path)
+    (file,) = run_files(tmp_path / "out")
+    write_run(file, {**json.loads(file.read_bytes()), "state": "running"})
+    assert [told["state"] for told in report_of(tmp_path / "out").runs] == ["killed"]
+    with FileLock(tmp_path / "out" / ".batchgen" / "lock"):
+        assert [told["state"] for told in report_of(tmp_path / "out").runs] == ["running"]
 
 
 def test_an_empty_output_and_one_where_all_failed(tiny_model: Path, tmp_path: Path) -> None:
