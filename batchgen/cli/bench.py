@@ -40,7 +40,9 @@ def calibrate(chosen: Chosen) -> None:
         from batchgen.job.calibration import calibrate
 
         reporter.stage("measuring")
-        for line in calibrate(EngineConfig(threads=config.threads, kernels=config.kernels), home()):
+        for line in calibrate(
+            EngineConfig(threads=config.threads, kernels=config.kernels, device=config.device), home()
+        ):
             typer.echo(line)
 
 

@@ -16,6 +16,7 @@ from batchgen.bench.sweep import RunsConfig
 from batchgen.cli.completion import complete_alias
 from batchgen.cli.environment import array_size
 from batchgen.config import (
+    Device,
     DistributedConfig,
     EngineConfig,
     InputConfig,
@@ -56,10 +57,11 @@ class PushConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CalibrateConfig:
-    """What `bench calibrate` measures: the rates depend on both."""
+    """What `bench calibrate` measures: the rates depend on all of it."""
 
     threads: int | None = None
     kernels: Kernels = "auto"
+    device: Device = "auto"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,6 +14,7 @@ from batchgen.config import EngineConfig
 from batchgen.core.bound import Rates
 from batchgen.errors import UsageError
 from batchgen.model.calibration import PRECISIONS, measure_rates
+from batchgen.model.device import gpu_name
 from batchgen.model.machine import cpu_name, usable_cores
 
 __all__ = ["calibrate", "known_rates"]
@@ -21,9 +22,10 @@ __all__ = ["calibrate", "known_rates"]
 _logger = logging.getLogger(__name__)
 
 
-def known_rates(home: Path, kernels: str, precision: str, threads: int) -> Rates | None:
-    """The rates of this kind of machine; None where `batchgen bench calibrate` was not run on one."""
-    known = _read(home).get(_key(kernels, precision, threads))
+def known_rates(home: Path, config: EngineConfig, kernels: str, precision: str, threads: int) -> Rates | None:
+    """The rates of this kind of machine, or of the GPU that the settings choose; None where `batchgen bench calibrate`
+    was not run on one."""
+    known = _read(home).get(_key(config, kernels, precision, threads))
     return None if known is None else Rates(**known)
 
 
@@ -35,12 +37,14 @@ def calibrate(config: EngineConfig, home: Path) -> Iterator[str]:
     """
     threads = config.threads or usable_cores()
     for precision in PRECISIONS:
-        kernels, rates = measure_rates(config, precision)
-        known = _read(home) | {_key(kernels, precision, threads): asdict(rates)}
+        found = measure_rates(config, precision)
+        rates = found.rates
+        known = _read(home) | {_key(config, found.kernels, found.precision, threads): asdict(rates)}
         _write(home, json.dumps(known, indent=4) + "\n")
         yield (
-            f"{precision}: linears {rates.linear / 1e9:,.0f} GOP/s, attention {rates.attention / 1e9:,.0f} GOP/s, "
-            f"weights {rates.bandwidth / 1e9:,.1f} GB/s ({kernels}, {threads} threads)"
+            f"{found.precision}: linears {rates.linear / 1e9:,.0f} GOP/s, "
+            f"attention {rates.attention / 1e9:,.0f} GOP/s, weights {rates.bandwidth / 1e9:,.1f} GB/s "
+            f"({found.kernels}, {threads} threads)"
         )
 
 
@@ -70,5 +74,5 @@ def _read(home: Path) -> dict[str, Any]:
     return known if isinstance(known, dict) else {}
 
 
-def _key(kernels: str, precision: str, threads: int) -> str:
-    return f"{cpu_name()}, {threads} threads, {kernels}, {precision}"
+def _key(config: EngineConfig, kernels: str, precision: str, threads: int) -> str:
+    return f"{gpu_name(config) or cpu_name()}, {threads} threads, {kernels}, {precision}"

@@ -113,7 +113,7 @@ class LoadedEngine:
     def bound_s(self, work: Work, home: Path) -> float | None:
         """The least time that the work takes on this machine, by the rates kept in `home`; None without any."""
         runner = self.runner
-        rates = known_rates(home, runner.kernels_name, runner.precision, runner.threads)
+        rates = known_rates(home, self.config, runner.kernels_name, runner.precision, runner.threads)
         return None if rates is None else bound_s(work, runner.cost, rates)
 
     def describe(self) -> dict[str, Any]:

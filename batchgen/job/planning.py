@@ -115,9 +115,10 @@ def look_ahead(source: InputConfig, model: ModelConfig, engine: EngineConfig, ho
     prompter = Prompter(tokenizer, load_template(checkpoint), spec.vocab_size, size.max_model_len, embedding)
     ends = end_token_ids(checkpoint, tokenizer)
     sampling = SamplingDefaults(checkpoint.generation_config, ends, size.max_model_len, engine.seed)
-    kernels = kernels_of(engine)
+    kernels, dtype = kernels_of(checkpoint, engine)
+    label = precision if precision == "int8" else dtype
     block_bytes = engine.block_size * spec.kv_bytes_per_token(precisions.kv_cache)
-    outlook = Outlook(checkpoint.name, kernels, precision, size.shape.max_seqs, size.kv_bytes)
+    outlook = Outlook(checkpoint.name, kernels, label, size.shape.max_seqs, size.kv_bytes)
 
     sequences = _sequences(source, prompter, sampling, outlook)
     largest: list[int] = []
@@ -132,7 +133,7 @@ def look_ahead(source: InputConfig, model: ModelConfig, engine: EngineConfig, ho
         )
         largest = nlargest(size.shape.max_seqs, (*largest, *own))
     outlook.needed_bytes = (shared_blocks + sum(largest)) * block_bytes
-    rates = known_rates(home, kernels, precision, engine.threads or usable_cores())
+    rates = known_rates(home, engine, kernels, label, engine.threads or usable_cores())
     if rates is not None:
         cost, prompts = spec.cost(precision), replace(outlook.work, later_tokens=0, later_depth=0, steps=1)
         outlook.prompts_s = bound_s(replace(prompts, sampled_tokens=outlook.sequences), cost, rates)

@@ -13,7 +13,7 @@ from batchgen.checkpoint.types import Checkpoint
 from batchgen.config import EngineConfig
 from batchgen.errors import UsageError
 
-__all__ = ["choose_device", "choose_dtype", "gpu_name", "stored_dtype"]
+__all__ = ["choose_device", "choose_dtype", "gpu_name", "own_dtype", "stored_dtype"]
 
 _logger = logging.getLogger(__name__)
 
@@ -86,11 +86,15 @@ def choose_dtype(checkpoint: Checkpoint, config: EngineConfig, device: torch.dev
                 "use auto or float32"
             )
         return dtype
+    return own_dtype(device, stored_dtype(checkpoint) or torch.bfloat16)
+
+
+def own_dtype(device: torch.device, stored: torch.dtype = torch.bfloat16) -> torch.dtype:
+    """The type that a device computes in, unless it is told otherwise, where a checkpoint is stored in that one."""
     if device.type == "cpu":
         return torch.float32
-    dtype = stored_dtype(checkpoint) or torch.bfloat16
-    old = dtype is torch.bfloat16 and not torch.cuda.is_bf16_supported(including_emulation=False)
-    return torch.float16 if old else dtype
+    old = stored is torch.bfloat16 and not torch.cuda.is_bf16_supported(including_emulation=False)
+    return torch.float16 if old else stored
 
 
 def stored_dtype(checkpoint: Checkpoint) -> torch.dtype | None:

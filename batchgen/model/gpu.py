@@ -8,10 +8,11 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
+from batchgen.errors import UsageError
 from batchgen.model.machine import free_memory
 from batchgen_kernels.ops import Batch, Shape
 
-__all__ = ["Memory", "interpreted", "measure", "profile_batch", "program_name"]
+__all__ = ["Memory", "check_interpreter", "measure", "profile_batch", "program_name"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,11 +72,12 @@ def profile_batch(shape: Shape, max_model_len: int) -> Batch:
     )
 
 
-def interpreted() -> bool:
-    """Whether Triton computes on the CPU, in its interpreter."""
+def check_interpreter(device: torch.device) -> None:
+    """Raises `UsageError` where Triton is to compute on the CPU, and not in its interpreter."""
     import triton  # only where it is asked for
 
-    return bool(triton.knobs.runtime.interpret)
+    if device.type == "cpu" and not triton.knobs.runtime.interpret:
+        raise UsageError("--kernels triton needs a GPU, or Triton's interpreter: set TRITON_INTERPRET=1")
 
 
 def program_name(device: torch.device, dtype: torch.dtype) -> str:

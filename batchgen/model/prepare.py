@@ -13,7 +13,7 @@ from batchgen.core.bound import ModelCost
 from batchgen.errors import UsageError
 from batchgen.model.decoder import Decoder, record_decoder
 from batchgen.model.device import choose_device, choose_dtype
-from batchgen.model.gpu import interpreted, measure, profile_batch, program_name
+from batchgen.model.gpu import check_interpreter, measure, profile_batch, program_name
 from batchgen.model.machine import free_memory, usable_cores
 from batchgen.model.parallel import ALONE, Ranks, ShardedSource, shard_spec
 from batchgen.model.precision import Precisions, precisions_of
@@ -86,8 +86,7 @@ class _Loading:
 
     def with_triton(self, device: torch.device) -> Prepared:
         """Record over a small cache, measure what a full step takes, and size the cache by that."""
-        if device.type == "cpu" and not interpreted():
-            raise UsageError("--kernels triton needs a GPU, or Triton's interpreter: set TRITON_INTERPRET=1")
+        check_interpreter(device)
         from batchgen_kernels.triton.program import TritonProgram  # imports triton
 
         spec, config = self.spec, self.config
@@ -132,11 +131,18 @@ class _Loading:
         return Prepared(program, decoder, size, name + shared, linears, kv_cache, threads, cost)
 
 
-def kernels_of(config: EngineConfig) -> str:
-    """The name of the kernels that the settings choose. Raises `UsageError` where those that are demanded can't run."""
-    if choose_device(config).type == "cuda" or config.kernels == "triton":
-        return "triton"
-    return open_program(Shape(1, 1, 1, config.block_size, 1), config)[1]
+def kernels_of(checkpoint: Checkpoint, config: EngineConfig) -> tuple[str, str]:
+    """The name of the kernels that the settings choose, and of the floating type that they compute a checkpoint in.
+
+    Raises `UsageError` where kernels that are demanded can't run.
+    """
+    device = choose_device(config)
+    dtype = choose_dtype(checkpoint, config, device)
+    if device.type == "cuda" or config.kernels == "triton":
+        name = program_name(device, dtype)
+    else:
+        name = open_program(Shape(1, 1, 1, config.block_size, 1), config)[1]
+    return name, str(dtype).removeprefix("torch.")
 
 
 def open_program(shape: Shape, config: EngineConfig, ranks: Ranks = ALONE) -> tuple[Program, str]:

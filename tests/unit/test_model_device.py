@@ -9,6 +9,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+import triton
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -86,7 +87,7 @@ def test_types(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_triton_on_the_cpu_needs_the_interpreter(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("batchgen.model.prepare.interpreted", lambda: False)
+    monkeypatch.setattr(triton.knobs.runtime, "interpret", False)
     model = {"model_type": "llama", "vocab_size": 9, "hidden_size": 8, "intermediate_size": 8, "num_hidden_layers": 1}
     model |= {"num_attention_heads": 1, "max_position_embeddings": 8}
     with pytest.raises(UsageError, match="needs a GPU, or Triton's interpreter"):
