@@ -14,6 +14,8 @@
 # make kernels-report registers, spills and shared memory of each Triton kernel; needs no GPU
 # make test-integrations  what needs programs or environments of its own: test-completion, test-airflow, test-report
 # make test-completion    completion in bash, and in zsh and fish where they are installed or can be
+# make test-spark     the example for Spark in a real local Spark
+# make overhead       the Python API against run-batch on the same rows
 # make test-airflow   the DAGs of docs/examples under the real Airflow
 # make test-report    pages of batchgen report in a real browser
 VENV ?= .venv
@@ -23,7 +25,7 @@ SOURCES := pyproject.toml constraints.txt kernels/CMakeLists.txt $(wildcard kern
 export HF_HUB_OFFLINE := 1
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: run test check docs planning property simulate tail peers crash memory native test-kernels kernels-report test-gpu test-integrations test-completion test-airflow test-report clean help
+.PHONY: run test check docs planning property simulate tail peers crash memory native test-kernels kernels-report test-gpu test-integrations test-completion test-airflow test-report test-spark overhead clean help
 
 help:
 	@sed -n 's/^# make/make/p' $(MAKEFILE_LIST)
@@ -61,6 +63,21 @@ test-completion: $(STAMP)
 	-command -v zsh && command -v fish || { apt-get update -q && apt-get install -qy zsh fish; }
 	$(PY) -m pytest tests/cli/test_completion.py --shells \
 	$$(for shell in bash zsh fish; do command -v $$shell >/dev/null && echo $$shell; done | paste -sd,)
+
+# Spark has an environment of its own, which sees ours: the package is a large one.
+SPARK := build/spark
+
+$(SPARK)/.installed: constraints.txt
+	python3 -m venv $(SPARK)
+	$(SPARK)/bin/pip install -q -c constraints.txt 'pyspark>=4,<5'
+	touch $@
+
+test-spark: $(STAMP) $(SPARK)/.installed
+	echo "import site; site.addsitedir('$(abspath $(VENV))/lib/python$$($(PY) -c 'import sys; print("%d.%d" % sys.version_info[:2])')/site-packages')" > $$($(SPARK)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/batchgen.pth
+	SPARK_LOCAL_IP=127.0.0.1 $(SPARK)/bin/python -m tests.spark.check_spark
+
+overhead: $(STAMP)
+	$(PY) -m tests.overhead $(OVERHEAD)
 
 # Airflow has an environment of its own: its pins are not ours.
 AIRFLOW := build/airflow

@@ -244,7 +244,7 @@ class Engine:
         {'city': 'Paris', 'finish_reason': 'length', 'completion_tokens': 4}
 
         Args:
-            table: As many rows as there are requests.
+            table: A row for each request. Without rows no model is loaded: that gives the columns.
             prompt_column: The column with prompts, for `/v1/completions`.
             messages_column: The column with lists of messages, where there is neither a prompt nor a `body` column.
             prompt_template: A Jinja template over the columns of a row, which makes the prompt.
@@ -280,8 +280,11 @@ class Engine:
         )
         whole = pa.Table.from_batches([table]) if isinstance(table, pa.RecordBatch) else table
         rows = rows_of_table(whole, source)
+        form = _one_of("response_as", response_as, ResponseAs)
+        if not whole.num_rows:
+            return table_with_results(whole, (), form, id_column)
         with closing(self._run(rows, sampling, "input", whole.num_rows, progress=progress)) as results:
-            return table_with_results(whole, results, _one_of("response_as", response_as, ResponseAs), id_column)
+            return table_with_results(whole, results, form, id_column)
 
     def fingerprint(self) -> str:
         """32 hex digits that change with all that answers depend on beside the inputs: the model's files, what they say

@@ -57,7 +57,7 @@ class Page:
 
     def commands(self) -> Iterator[list[str]]:
         """Words after `batchgen` of every command line, in blocks of code and between backticks."""
-        fenced = [code for name, code in _FENCED.findall(self.text) if name != "python"]
+        fenced = [code for name, code in _FENCED.findall(self.text) if name not in {"python", "pycon"}]
         indented = [textwrap.dedent(code) for code in _INDENTED.findall(_FENCED.sub("", self.text))]
         lines = [line for code in (*fenced, *indented) for line in code.replace("\\\n", " ").splitlines()]
         for line in (*lines, *(span for span in self.spans if span.startswith("batchgen "))):
