@@ -58,7 +58,7 @@ def test_an_int8_cache_gives_the_references_tokens(tmp_path: Path) -> None:
     tokens, sizes = [], []
     for kernels in ("torch", "triton"):
         config = replace(CONFIG, device="cpu" if kernels == "torch" else CONFIG.device, kernels=kernels)
-        runner = load_runner(checkpoint, replace(config, kv_cache_dtype="int8"))
+        runner = load_runner(checkpoint, replace(config, kv_cache_dtype="int8", block_size=16))
         tokens.append(generate(runner, prompts, GREEDY))
         sizes.append((runner.kv_precision, runner.capacity.num_blocks))
         runner.close()
