@@ -118,7 +118,7 @@ def rotate_store_int8(
 ):
     """`rotate_store` into an int8 cache: keys, values int8 [slots, KV_HEADS, D] with scales float32 [slots, KV_HEADS].
 
-    Where ROTATED (D = 2 BLOCK, a multiple of 64), queries are left rotated like the keys that they meet.
+    Queries are rounded likewise; where ROTATED (D = 2 BLOCK, a multiple of 64) they are left rotated, as keys are.
     """
     token = tl.program_id(0).to(tl.int64)
     slot = tl.load(slots + token).to(tl.int64)
@@ -143,9 +143,9 @@ def rotate_store_int8(
     inside = (head < TOTAL)[:, None] & (column % BLOCK < HALF)[None, :]
     # Each number depends on all that were loaded of its place: nothing is overwritten before it was read.
     target = qkv + token * (TOTAL * WIDTH) + head[:, None] * WIDTH + d[None, :]
-    tl.store(target, x.to(qkv.dtype.element_ty), mask=inside & is_query[:, None])
+    q, scale = rounded(x)
+    tl.store(target, (q * scale).to(qkv.dtype.element_ty), mask=inside & is_query[:, None])
     if slot >= 0:
-        q, scale = rounded(x)
         q = q.to(tl.int8)
         first = tl.where(is_value, Q_HEADS + KV_HEADS, Q_HEADS)
         place = slot * KV_HEADS + head[:, None] - first
