@@ -15,7 +15,7 @@
 # make test-integrations  what needs programs or environments of its own: test-completion, test-airflow, test-report
 # make test-completion    completion in bash, and in zsh and fish where they are installed or can be
 # make test-spark     the example for Spark in a real local Spark
-# make overhead       the Python API against run-batch on the same rows
+# make overhead       the Python API and one Ray worker against run-batch on the same rows
 # make test-airflow   the DAGs of docs/examples under the real Airflow
 # make test-report    pages of batchgen report in a real browser
 VENV ?= .venv

@@ -24,7 +24,9 @@ import pyarrow as pa
 from batchgen import Engine
 from batchgen.api.home import home
 from batchgen.config import EngineConfig, InputConfig, JobConfig, ModelConfig, OutputConfig
+from batchgen.integrations.ray.fleet import ray_crew
 from batchgen.job import run_job
+from batchgen.job.crew import OpenCrew
 from batchgen.ui import QuietReporter
 
 TOPICS = ("the sea", "a clock", "winter", "bread", "a long road", "glass", "the moon")
@@ -49,7 +51,7 @@ def lines(rows: int, max_tokens: int) -> list[dict[str, Any]]:
     ]
 
 
-def by_run_batch(model: str, source: Path) -> float:
+def by_run_batch(model: str, source: Path, open_crew: OpenCrew | None = None) -> float:
     """A file in, a folder of Arrow files out."""
     with tempfile.TemporaryDirectory() as folder:
         config = JobConfig(
@@ -58,9 +60,14 @@ def by_run_batch(model: str, source: Path) -> float:
             input=InputConfig(input_file=str(source)),
             output=OutputConfig(output_file=f"{folder}/out"),
         )
-        summary = run_job(config, home(), QuietReporter())
+        summary = run_job(config, home(), QuietReporter(), open_crew)
     assert summary.counts.failed == 0
     return summary.generation_s
+
+
+def by_ray_worker(model: str, source: Path) -> float:
+    """The same with one worker of a Ray cluster that is started here; its start is no part of the seconds."""
+    return by_run_batch(model, source, ray_crew(None, 1))
 
 
 def by_generate(model: str, source: Path) -> float:
@@ -88,7 +95,12 @@ def by_run_table(model: str, source: Path) -> float:
 
 
 WAYS: Mapping[str, Callable[[str, Path], float]] = MappingProxyType(
-    {"run-batch": by_run_batch, "Engine.generate": by_generate, "Engine.run_table": by_run_table}
+    {
+        "run-batch": by_run_batch,
+        "Engine.generate": by_generate,
+        "Engine.run_table": by_run_table,
+        "one Ray worker": by_ray_worker,
+    }
 )
 """The first is what the others are compared with."""
 
