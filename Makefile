@@ -12,7 +12,7 @@
 # make test-kernels   many random cases for each Triton kernel, under the interpreter
 # make test-gpu       a case of each on a GPU, the golden tests there, and what it reaches; GPU_PY=python3, GPU_ARGS="--chat FILE"
 # make kernels-report registers, spills and shared memory of each Triton kernel; needs no GPU
-# make test-integrations  what needs programs or environments of its own: test-completion, test-airflow, test-report
+# make test-integrations  what needs programs or environments of its own: test-completion, test-airflow, test-spark, test-report
 # make test-completion    completion in bash, and in zsh and fish where they are installed or can be
 # make test-spark     the example for Spark in a real local Spark
 # make overhead       the Python API and one Ray worker against run-batch on the same rows
@@ -57,7 +57,7 @@ planning: $(STAMP)
 property: $(STAMP)
 	$(PY) -m pytest tests/property --hypothesis-profile=thorough
 
-test-integrations: test-completion test-airflow test-report
+test-integrations: test-completion test-airflow test-spark test-report
 
 test-completion: $(STAMP)
 	-command -v zsh && command -v fish || { apt-get update -q && apt-get install -qy zsh fish; }

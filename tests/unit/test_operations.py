@@ -20,10 +20,11 @@ import sys, types
 
 class Summary:
     exit_code = 0
+    too_many_failed = False
     def to_json(self):
         return {{"status": "completed"}}
 
-def run_job(config, home, reporter):
+def run_job(config, home, reporter, crew):
     files = config.input.input_file, config.output.output_file
     print(repr((*files, config.model.model, config.stall_timeout, str(home))))
     return Summary()
