@@ -73,6 +73,7 @@ $(SPARK)/.installed: constraints.txt
 	touch $@
 
 test-spark: $(STAMP) $(SPARK)/.installed
+	command -v java || { apt-get update -q && apt-get install -qy openjdk-17-jre-headless; }
 	echo "import site; site.addsitedir('$(abspath $(VENV))/lib/python$$($(PY) -c 'import sys; print("%d.%d" % sys.version_info[:2])')/site-packages')" > $$($(SPARK)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/batchgen.pth
 	SPARK_LOCAL_IP=127.0.0.1 $(SPARK)/bin/python -m tests.spark.check_spark
 

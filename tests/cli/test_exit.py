@@ -35,7 +35,7 @@ class Summary:
     def to_json(self):
         return {"status": "completed"}
 
-def run_job(config, home, reporter):
+def run_job(config, home, reporter, crew):
     BODY
     return Summary()
 
