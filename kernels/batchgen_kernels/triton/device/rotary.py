@@ -146,11 +146,11 @@ def rotate_store_int8(
     q, scale = rounded(x)
     tl.store(target, (q * scale).to(qkv.dtype.element_ty), mask=inside & is_query[:, None])
     if slot >= 0:
-        q = q.to(tl.int8)
+        numbers = q.to(tl.int8)
         first = tl.where(is_value, Q_HEADS + KV_HEADS, Q_HEADS)
         place = slot * KV_HEADS + head[:, None] - first
         stored = (head < TOTAL)[:, None] & (head >= Q_HEADS)[:, None]
-        tl.store(keys + place * WIDTH + d[None, :], q, mask=inside & stored & ~is_value)
-        tl.store(values + place * WIDTH + d[None, :], q, mask=inside & stored & is_value)
+        tl.store(keys + place * WIDTH + d[None, :], numbers, mask=inside & stored & ~is_value)
+        tl.store(values + place * WIDTH + d[None, :], numbers, mask=inside & stored & is_value)
         tl.store(key_scales + place, scale, mask=stored & ~is_value)
         tl.store(value_scales + place, scale, mask=stored & is_value)
