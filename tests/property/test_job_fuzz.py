@@ -15,7 +15,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from batchgen.config import EngineConfig, InputConfig, JobConfig, ModelConfig, OutputConfig
-from batchgen.job import LoadedEngine, generation, open_engine, run_job
+from batchgen.job import LoadedEngine, open_engine, run_job
+from batchgen.job import alone as crew_of_one
 from batchgen.protocol.lines import LineFormat
 from tests.property.test_protocol_fuzz import JSON, damaged
 from tests.unit.test_job import Silent
@@ -53,13 +54,14 @@ Run = Callable[[list[bytes], LineFormat], list[dict[str, Any]]]
 
 
 @pytest.fixture(scope="module")
-def run(tiny_model: Path) -> Iterator[Run]:
+def run(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Run]:
     """Runs lines as a job; gives the rows of its JSON output. All jobs share one loaded model."""
     model = ModelConfig(model=str(tiny_model))
     engine = EngineConfig(
         max_model_len=32, kv_cache_memory=1 << 20, threads=1, max_num_batched_tokens=24, max_num_seqs=6
     )
-    loaded = open_engine(model, engine, tiny_model / "home")
+    home = tmp_path_factory.mktemp("home")
+    loaded = open_engine(model, engine, home)
     kept = Kept(**{field.name: getattr(loaded, field.name) for field in fields(loaded)})
 
     def run_lines(lines: list[bytes], line_format: LineFormat) -> list[dict[str, Any]]:
@@ -72,11 +74,11 @@ def run(tiny_model: Path) -> Iterator[Run]:
                 input=InputConfig(input_file=str(source), window=4),
                 output=OutputConfig(output_file=str(target), line_format=line_format),
             )
-            run_job(config, tiny_model / "home", Silent())
+            run_job(config, home, Silent())
             return [json.loads(line) for line in target.read_bytes().splitlines()]
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(generation, "load", lambda *_: kept)
+        patch.setattr(crew_of_one, "load_engine", lambda *_: kept)
         yield run_lines
     loaded.close()
 

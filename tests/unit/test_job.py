@@ -177,7 +177,7 @@ def test_one_file_holds_the_rows_of_the_shards(tiny_model: Path, mixed: Path, tm
     made = sorted(path.name for path in tmp_path.iterdir() if path.name != "home")
     assert made == [bookkeeping, "errors.jsonl", target.name]
     kept = [path.name for path in (tmp_path / bookkeeping).rglob("*") if path.is_file()]
-    assert sorted(kept) == ["lock", "manifest.json", "progress.json"]
+    assert sorted(kept) == ["lock", "manifest.json", "progress.json", "run-00000.json"]
     assert len(errors.read_bytes().splitlines()) == len(BAD)
     if ending == "jsonl":
         shaped = [json.loads(text) for text in target.read_bytes().splitlines()]
