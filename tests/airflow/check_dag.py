@@ -124,7 +124,7 @@ def check_kill(airflow: Airflow) -> None:
         "BATCHGEN_MAX_NUM_SEQS": "1",
         "BATCHGEN_SECONDS_PER_SHARD": "0",
     }
-    write_requests(airflow.folder, OTHER_DAY, 12, 16)
+    write_requests(airflow.folder, OTHER_DAY, 12, 128)  # seconds of work, so that the kill comes in the middle
     killed_at: list[int] = []
 
     def kill_when_some_are_done() -> None:
