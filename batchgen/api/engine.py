@@ -339,7 +339,7 @@ class Engine:
         *,
         progress: bool,
     ) -> Generator[ResultRow, None, None]:
-        from batchgen.api.requests import with_defaults
+        from batchgen.io.columns import with_defaults
 
         if sampling:
             rows = with_defaults(rows, sampling)

@@ -7,11 +7,11 @@ from collections.abc import Sequence as SequenceOf
 from typing import Any
 
 from batchgen.config import InputConfig
-from batchgen.io.columns import RowShaper, with_defaults
+from batchgen.io.columns import RowShaper
 from batchgen.protocol.faults import Code, RowFault
 from batchgen.protocol.request import Endpoint, RawRow
 
-__all__ = ["rows_of", "with_defaults"]
+__all__ = ["rows_of"]
 
 _CONTENT: Mapping[str, Endpoint] = {
     "messages": Endpoint.CHAT,
